@@ -1,0 +1,1 @@
+"""The engines that a program may be routed to: their description, start and supervision."""

@@ -1,0 +1,107 @@
+"""``pool.yaml``: which engines exist, how each is started or reached, and what it costs."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from chimera_train.config import Settings, load_yaml
+
+__all__ = ["EngineInfo", "EngineSpec", "Launch", "Pool", "Price", "load_pool"]
+
+
+class Launch(Settings):
+    """How to start a vLLM server for an engine.
+
+    Attributes:
+        python: interpreter that has vLLM installed; None is the one running this program.
+        port: a fixed TCP port on loopback, or ``auto`` for a free one.
+        args: vLLM server flags in snake case; ``true`` makes a bare flag, ``false`` a ``--no-`` flag.
+        env: environment variables added for the server process.
+    """
+
+    python: str | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] | Literal["auto"] = "auto"
+    args: dict[str, bool | int | float | str] = {}
+    env: dict[str, str] = {}
+
+
+class Price(Settings):
+    """Token prices in US dollars per million tokens."""
+
+    input_usd_per_m: float = Field(ge=0)
+    output_usd_per_m: float = Field(ge=0)
+
+
+class EngineSpec(Settings):
+    """One engine: a model served by one vLLM instance.
+
+    Attributes:
+        name: unique in the pool; names the engine in traces, coefficient files and decisions.
+        model: a directory, ``package:NAME`` for an embedded pocket model, or a Hugging Face id
+            ``org/name`` with an optional ``@revision``.
+        device_group: engines with the same value share a device and slow each other down.
+        launch: start the engine here; exactly one of ``launch`` and ``base_url`` is given.
+        base_url: an engine that already runs, such as ``http://127.0.0.1:8000/v1``.
+        opaque: true for an endpoint whose state cannot be seen.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    model: str = Field(min_length=1)
+    device_group: str | None = None
+    launch: Launch | None = None
+    base_url: str | None = None
+    opaque: bool = False
+    price: Price | None = None
+
+    @model_validator(mode="after")
+    def _one_way_to_reach_it(self) -> "EngineSpec":
+        if (self.launch is None) == (self.base_url is None):
+            raise ValueError("give exactly one of 'launch' (start it here) and 'base_url'")
+        return self
+
+
+class Pool(Settings):
+    """The engines of one ``pool.yaml``, in file order."""
+
+    engines: list[EngineSpec] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _unique_names(self) -> "Pool":
+        names = [engine.name for engine in self.engines]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"engine name '{name}' is used more than once")
+        return self
+
+
+class EngineInfo(Settings):
+    """``engine.json``: what an engine resolved its configuration to when it ran.
+
+    ``num_kv_blocks`` is the number of KV blocks the engine allocated, each of ``block_size``
+    tokens. A step-time model is only valid for the engine it was fitted on, so every field takes
+    part in the comparison when a coefficient file is loaded.
+    """
+
+    model: str
+    device: str
+    vllm_version: str
+    max_num_seqs: int = Field(gt=0)
+    max_num_batched_tokens: int = Field(gt=0)
+    max_model_len: int = Field(gt=0)
+    block_size: int = Field(gt=0)
+    num_kv_blocks: int = Field(gt=0)
+    enable_prefix_caching: bool
+    enable_chunked_prefill: bool
+    scheduling_policy: Literal["fcfs", "priority"]
+    async_scheduling: bool
+    tensor_parallel_size: int = Field(gt=0)
+
+
+def load_pool(path: Path) -> Pool:
+    """Read and validate a pool file.
+
+    Raises:
+        ConfigError: names the file, line and key of the first mistake.
+    """
+    return load_yaml(path, Pool)

@@ -1,0 +1,89 @@
+"""The columns of every trace table. Times are milliseconds; lengths are tokens.
+
+``stages`` rows belong to a program; ``stage_index`` is the order in which stages completed being
+dispatched, so sorting by (program_id, stage_index) gives the program's history.
+"""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+__all__ = ["SCHEMAS", "SCHEMA_VERSION"]
+
+SCHEMA_VERSION = 1
+
+
+def _required(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
+SCHEMAS: Mapping[str, pa.Schema] = {
+    "programs": pa.schema(
+        [
+            _required("program_id", pa.string()),
+            _required("task", pa.string()),
+            _required("question_id", pa.string()),
+            _required("workflow", pa.string()),
+            _required("model", pa.string()),
+            pa.field("engine", pa.string()),
+            _required("sample", pa.int32()),
+            pa.field("seed", pa.int64()),
+            pa.field("started_at", pa.timestamp("ms", tz="UTC")),
+            pa.field("program_latency_ms", pa.float64()),
+            _required("n_stages", pa.int32()),
+            _required("total_output_tokens", pa.int64()),
+            pa.field("score", pa.float64()),  # 0..1; null: not graded
+            pa.field("correct", pa.bool_()),
+            pa.field("error", pa.string()),  # null: completed
+        ]
+    ),
+    "stages": pa.schema(
+        [
+            _required("program_id", pa.string()),
+            _required("stage_index", pa.int32()),
+            _required("stage", pa.string()),
+            pa.field("role", pa.string()),
+            _required("prompt_tokens", pa.int64()),
+            pa.field("system_tokens", pa.int64()),
+            pa.field("user_tokens", pa.int64()),
+            _required("output_tokens", pa.int64()),
+            pa.field("finish_reason", pa.string()),
+            pa.field("queue_ms", pa.float64()),
+            pa.field("ttft_ms", pa.float64()),
+            pa.field("e2e_ms", pa.float64()),
+            pa.field("max_tokens", pa.int32()),
+            pa.field("temperature", pa.float64()),
+            pa.field("priority", pa.float64()),
+            _required("attempt", pa.int32()),
+            pa.field("error", pa.string()),
+            pa.field("system_text", pa.string()),  # texts are null under --no-text
+            pa.field("user_text", pa.string()),
+            pa.field("output_text", pa.string()),
+        ]
+    ),
+    "questions": pa.schema(
+        [
+            _required("question_id", pa.string()),
+            _required("task", pa.string()),
+            pa.field("text", pa.string()),
+            pa.field("metadata", pa.string()),  # a JSON object
+        ]
+    ),
+    "steps": pa.schema(
+        [
+            _required("engine", pa.string()),
+            _required("step", pa.int64()),
+            _required("prefill_tokens", pa.int64()),
+            _required("decode_tokens", pa.int64()),
+            pa.field("n_prefill", pa.int64()),  # sequences with a prefill chunk
+            pa.field("n_seqs", pa.int64()),
+            pa.field("prefill_attn", pa.float64()),  # Σ n·c + n(n+1)/2 over prefill chunks
+            pa.field("decode_ctx_tokens", pa.float64()),  # Σ context over decoding sequences
+            pa.field("max_prefill_ctx", pa.int64()),
+            pa.field("max_decode_ctx", pa.int64()),
+            pa.field("kv_blocks_used", pa.int64()),
+            pa.field("schedule_ms", pa.float64()),
+            _required("step_ms", pa.float64()),
+        ]
+    ),
+}

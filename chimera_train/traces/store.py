@@ -1,0 +1,93 @@
+"""Reading and writing trace tables as Parquet (zstd) with a schema version."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from chimera_train.errors import DataError
+from chimera_train.files import atomic_path
+from chimera_train.traces.schemas import SCHEMA_VERSION, SCHEMAS
+
+__all__ = ["Traces", "load_traces", "read_table", "write_table"]
+
+_VERSION_KEY = b"schema_version"
+
+
+def write_table(directory: Path, name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write ``rows`` as table ``name`` (a key of ``SCHEMAS``) into ``directory``, atomically.
+
+    Absent columns become null. Raises ``DataError`` if a row does not fit the schema.
+    """
+    schema = SCHEMAS[name].with_metadata({_VERSION_KEY: str(SCHEMA_VERSION).encode()})
+    try:
+        data = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+        data.validate(full=True)
+        for field in schema:
+            if not field.nullable and data[field.name].null_count:
+                raise DataError(f"Table '{name}': column '{field.name}' has empty values.")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise DataError(f"Table '{name}' does not fit its schema: {error}.") from error
+    path = directory / f"{name}.parquet"
+    with atomic_path(path) as temporary:
+        pq.write_table(data, temporary, compression="zstd")
+    return path
+
+
+def read_table(directory: Path, name: str) -> pd.DataFrame:
+    """Read table ``name`` from ``directory``.
+
+    Raises:
+        DataError: the file is missing, is not Parquet, lacks a column, or was written by a newer
+            version of the tool.
+    """
+    path = directory / f"{name}.parquet"
+    if not path.is_file():
+        raise DataError(
+            f"{path} does not exist: give a directory written by 'chimera-train collect'."
+        )
+    try:
+        data = pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path} is not a readable Parquet file: {error}.") from error
+    version = int((data.schema.metadata or {}).get(_VERSION_KEY, b"0"))
+    if version > SCHEMA_VERSION:
+        raise DataError(
+            f"{path} has schema version {version}, newer than the supported {SCHEMA_VERSION}:"
+            " update chimera-train."
+        )
+    missing = [field.name for field in SCHEMAS[name] if field.name not in data.column_names]
+    if missing:
+        raise DataError(f"{path} lacks the column(s) {', '.join(missing)}.")
+    return data.to_pandas()
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """Completed programs with their stages (in order) and questions."""
+
+    programs: pd.DataFrame
+    stages: pd.DataFrame
+    questions: pd.DataFrame
+
+
+def load_traces(directory: Path) -> Traces:
+    """Load the completed programs of a collected data set, with their stages and questions.
+
+    Programs with an error are left out, since their lengths and scores mean nothing.
+
+    Raises:
+        DataError: a table is missing or malformed, or no program completed.
+    """
+    programs = read_table(directory, "programs")
+    programs = programs[programs["error"].isna()].reset_index(drop=True)
+    if programs.empty:
+        raise DataError(f"{directory} has no completed program: collect more traces first.")
+    stages = read_table(directory, "stages")
+    stages = stages[stages["program_id"].isin(programs["program_id"])]
+    stages = stages.sort_values(["program_id", "stage_index"]).reset_index(drop=True)
+    return Traces(programs, stages, read_table(directory, "questions"))
