@@ -1,8 +1,8 @@
 """One exception tree, grouped by what the user should do about it.
 
     ChimeraError            exit 1    something failed while running
-    ├── ConfigError         exit 2    a flag, a pool, a workflow or a parameter file is wrong: edit it
-    ├── DataError           exit 3    traces, steps or a bundle are unusable: look at the file named
+    ├── ConfigError         exit 2    a flag, pool, workflow or parameter file is wrong: edit it
+    ├── DataError           exit 3    traces, steps or a bundle are unusable: see the file named
     ├── EngineError         exit 4    an engine could not be started or reached: look at its log
     └── QualityGateError    exit 5    a figure missed the threshold that was asked for
 

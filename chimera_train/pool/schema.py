@@ -16,7 +16,8 @@ class Launch(Settings):
     Attributes:
         python: interpreter that has vLLM installed; None is the one running this program.
         port: a fixed TCP port on loopback, or ``auto`` for a free one.
-        args: vLLM server flags in snake case; ``true`` makes a bare flag, ``false`` a ``--no-`` flag.
+        args: vLLM server flags in snake case; ``true`` makes a bare flag, ``false`` a ``--no-``
+            flag.
         env: environment variables added for the server process.
     """
 

@@ -37,8 +37,8 @@ _PEOPLE = (
 )
 _THINGS = ("apples", "books", "cards", "coins", "pens", "shells", "stamps", "stones")
 
-# {P} name, {S}/{s} pronoun as subject, {o} as object, {h} possessive, {O} another person,
-# {n} number, {t} the counted things, {u} other things.
+# {P} name, {s} pronoun as subject, {o} as object, {h} possessive, {O} another person, {D} another
+# person with the other pronoun, {n} number, {t} the counted things, {u} other things.
 _START = (
     "{P} has {n} {t}.",
     "{P} starts with {n} {t}.",
@@ -61,31 +61,30 @@ _ADD = (
 _SUBTRACT = (
     "{s} loses {n}",
     "{s} loses {n} {t}",
-    "{s} sells {n} of them",
+    "{s} sells {n} of the {t}",
     "{s} sells {n} {t}",
     "{s} gives {n} {t} to {O}",
-    "{s} gives {O} {n} of them",
+    "{s} gives {O} {n} of the {t}",
     "{s} leaves {n} {t} at school",
-    "{O} takes {n} of them",
+    "{O} takes {n} of the {t}",
     "{O} takes {n} {t} from {o}",
     "{s} drops {n} {t}",
 )
 _DOUBLE = (
     "{s} doubles {h} {t}",
     "the number of {t} doubles",
-    "{s} has 2 times as many",
+    "{s} ends up with 2 times as many",
 )
 _TRIPLE = (
     "{s} triples {h} {t}",
     "the number of {t} triples",
-    "{s} has 3 times as many",
+    "{s} ends up with 3 times as many",
 )
 _DISTRACTOR = (
-    "{O} has {n} {u}.",
-    "{O} is {n} years old.",
+    "{D} has {n} {u}.",
+    "{D} is {n} years old.",
     "{P} is {n} years old.",
-    "{S} also has {n} {u}.",
-    "{O} buys {n} {u}.",
+    "{D} buys {n} {u}.",
 )
 _ASK_LAST = (
     "How many {t} does {P} have now?",
@@ -97,7 +96,7 @@ _ASK_FIRST = (
     "How many {t} does {P} have at the end?",
     "Find the number of {t} that {P} has at the end.",
 )
-_OPENERS = ("", "", "", "Then ", "Later ", "Next ", "After that ")
+_OPENERS = ("", "", "", "Then ", "Later ", "Soon ", "After that ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,6 @@ def operations(question: Question) -> tuple[int, list[Operation]]:
     return int(start), [Operation(part[0], int(part[1:])) for part in rest]
 
 
-_ANSWER = re.compile(r"answer\W{0,16}?(-?\d+)", flags=re.IGNORECASE | re.ASCII)
 _MARKER = re.compile(r"answer", flags=re.IGNORECASE)
 _INTEGER = re.compile(r"(?<![\d.,])-?\d+(?:,\d{3})*(?![.,]?\d)", flags=re.ASCII)
 
@@ -232,13 +230,15 @@ def _tell(start: int, chain: Sequence[Operation], distractors: int, rng: random.
 
     def fill(template: str, number: int = 0) -> str:
         other = rng.choice([person[0] for person in _PEOPLE if person[0] != name])
+        # "he" must not be able to mean the person of the sentence that does not matter.
+        stranger = rng.choice([person[0] for person in _PEOPLE if person[1] != subject])
         return template.format(
             P=name,
-            S=subject.capitalize(),
             s=subject,
             o=object_,
             h=possessive,
             O=other,
+            D=stranger,
             n=number,
             t=thing,
             u=other_thing,

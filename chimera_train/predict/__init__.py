@@ -1,0 +1,1 @@
+"""What is evaluated at run time, without torch, transformers, pandas or scikit-learn."""
