@@ -102,10 +102,11 @@ def _line_of(text: str, location: tuple[str | int, ...]) -> int:
                 if key.value == str(part):
                     line, child = key.start_mark.line + 1, value
                     break
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-            if part < len(node.value):
-                child = node.value[part]
-                line = child.start_mark.line + 1
+        elif (
+            isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value)
+        ):
+            child = node.value[part]
+            line = child.start_mark.line + 1
         # pydantic adds union tags to locations; a part that is not in the text is passed over.
         node = child if child is not None else node
     return line

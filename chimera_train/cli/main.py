@@ -33,7 +33,7 @@ def _root(
     debug: Annotated[
         bool, typer.Option("--debug", help="Log details and show tracebacks of errors.")
     ] = False,
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback does the work
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:

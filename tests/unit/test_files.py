@@ -1,0 +1,56 @@
+import stat
+from pathlib import Path
+
+import pytest
+
+from chimera_train.errors import DataError
+from chimera_train.files import atomic_path, read_json, write_json, write_text
+
+
+def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "value.json"
+    write_json(path, {"kept": 1})
+
+    def interrupted() -> None:
+        with atomic_path(path) as temporary:
+            temporary.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert read_json(path) == {"kept": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_parents_are_made_and_the_file_is_not_private(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "text.txt"
+    write_text(path, "τ ≤ 1\n")
+    assert path.read_text(encoding="utf-8") == "τ ≤ 1\n"
+    plain = tmp_path / "plain.txt"
+    plain.write_text("")
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+def test_numbers_that_json_does_not_have_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "value.json", {"mape": float("nan")})
+    assert not list(tmp_path.iterdir())
+
+
+def test_json_is_written_in_a_stable_order(tmp_path: Path) -> None:
+    write_json(tmp_path / "1.json", {"b": 1, "a": 2})
+    write_json(tmp_path / "2.json", {"a": 2, "b": 1})
+    assert (tmp_path / "1.json").read_bytes() == (tmp_path / "2.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(None, "does not exist"), (b"{", "not valid JSON"), (b"\xff", "not")]
+)
+def test_unusable_json_is_a_data_error(
+    tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    path = tmp_path / "value.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=reason):
+        read_json(path)
