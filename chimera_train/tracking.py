@@ -1,0 +1,116 @@
+"""MLflow tracking: one run per pipeline stage, and fitted models registered under an alias.
+
+The store is whatever URI the user gives (``sqlite:///mlflow.db`` in the shipped pipeline; a server
+works the same). Without a URI nothing here is imported.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+# Set before MLflow is imported: a training run tells nobody but its own store about itself.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+import mlflow
+import mlflow.pyfunc
+import mlflow.sklearn
+from mlflow.exceptions import MlflowException
+
+from chimera_train.errors import ChimeraError
+from chimera_train.predict import scheduler_model
+
+__all__ = ["ALIAS", "EXPERIMENT", "FOREST_TYPES", "StageRun", "flatten", "stage_run"]
+
+EXPERIMENT = "chimera-train"
+ALIAS = "challenger"
+
+#: The only types that a quantile forest saved with skops may contain beyond skops' own defaults.
+FOREST_TYPES = [
+    "quantile_forest._quantile_forest.RandomForestQuantileRegressor",
+    "quantile_forest._quantile_forest_fast.QuantileForest",
+    "sklearn.tree._tree.Tree",
+]
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """The numbers of a nested mapping under dotted keys; everything else is left out.
+
+    >>> flatten({"mape": {"overall": 5.2}, "model": "eq9"})
+    {'mape.overall': 5.2}
+    """
+    result: dict[str, float] = {}
+    for key, value in values.items():
+        # MLflow accepts letters, digits and _-./: in names; model names may hold '@' and others.
+        name = prefix + re.sub(r"[^\w\-./: ]", "_", str(key))
+        if isinstance(value, Mapping):
+            result.update(flatten(value, f"{name}."))
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            result[name] = float(value)
+        elif isinstance(value, list):
+            result.update(flatten(dict(enumerate(value)), f"{name}."))
+    return result
+
+
+class StageRun:
+    """An open MLflow run of one pipeline stage."""
+
+    def metrics(self, values: Mapping[str, Any]) -> None:
+        """Log the numbers of a command's JSON result."""
+        mlflow.log_metrics(flatten(values))
+
+    def artifact(self, path: Path) -> None:
+        """Log a file or a directory under its own name."""
+        if path.is_dir():
+            mlflow.log_artifacts(str(path), artifact_path=path.name)
+        else:
+            mlflow.log_artifact(str(path))
+
+    def forest(self, name: str, estimator: Any) -> None:
+        """Log a quantile forest as skops (no pickle) and register it, for re-training."""
+        info = mlflow.sklearn.log_model(
+            estimator,
+            name=name,
+            serialization_format="skops",
+            skops_trusted_types=FOREST_TYPES,
+            registered_model_name=f"{EXPERIMENT}-{name}",
+            pip_requirements=["quantile-forest", "scikit-learn", "skops"],
+        )
+        self._point_alias_at(info)
+
+    def scheduler(self, bundle: Path) -> None:
+        """Log a bundle as one model that predicts from text, and register it."""
+        info = mlflow.pyfunc.log_model(
+            name="scheduler",
+            # Models-from-code: MLflow stores the source file, never a pickled object.
+            python_model=scheduler_model.__file__,
+            artifacts={"bundle": str(bundle)},
+            registered_model_name=f"{EXPERIMENT}-scheduler",
+            pip_requirements=["chimera-train[serve]", "mlflow", "pandas"],
+        )
+        self._point_alias_at(info)
+
+    def _point_alias_at(self, info: Any) -> None:
+        version = info.registered_model_version
+        name = f"{EXPERIMENT}-{info.name}"
+        mlflow.MlflowClient().set_registered_model_alias(name, ALIAS, str(version))
+
+
+@contextmanager
+def stage_run(uri: str, stage: str, settings: Mapping[str, Any]) -> Iterator[StageRun]:
+    """Run a stage inside an MLflow run called ``stage``; the run fails if the block raises.
+
+    Raises:
+        ChimeraError: the tracking store cannot be used.
+    """
+    try:
+        mlflow.set_tracking_uri(uri)
+        mlflow.set_experiment(EXPERIMENT)
+        with mlflow.start_run(run_name=stage):
+            mlflow.set_tag("stage", stage)
+            mlflow.log_params(dict(settings))
+            yield StageRun()
+    except MlflowException as error:
+        raise ChimeraError(f"The MLflow store {uri} cannot be used: {error}.") from error
