@@ -20,7 +20,6 @@ import mlflow.sklearn
 from mlflow.exceptions import MlflowException
 
 from chimera_train.errors import ChimeraError
-from chimera_train.predict import scheduler_model
 
 __all__ = ["ALIAS", "EXPERIMENT", "FOREST_TYPES", "StageRun", "flatten", "stage_run"]
 
@@ -50,7 +49,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             result[name] = float(value)
         elif isinstance(value, list):
-            result.update(flatten(dict(enumerate(value)), f"{name}."))
+            result.update(flatten({str(i): item for i, item in enumerate(value)}, f"{name}."))
     return result
 
 
@@ -85,7 +84,7 @@ class StageRun:
         info = mlflow.pyfunc.log_model(
             name="scheduler",
             # Models-from-code: MLflow stores the source file, never a pickled object.
-            python_model=scheduler_model.__file__,
+            python_model=str(Path(__file__).with_name("scheduler_model.py")),
             artifacts={"bundle": str(bundle)},
             registered_model_name=f"{EXPERIMENT}-scheduler",
             pip_requirements=["chimera-train[serve]", "mlflow", "pandas"],

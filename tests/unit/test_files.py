@@ -46,9 +46,7 @@ def test_json_is_written_in_a_stable_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"), [(None, "does not exist"), (b"{", "not valid JSON"), (b"\xff", "not")]
 )
-def test_unusable_json_is_a_data_error(
-    tmp_path: Path, content: bytes | None, reason: str
-) -> None:
+def test_unusable_json_is_a_data_error(tmp_path: Path, content: bytes | None, reason: str) -> None:
     path = tmp_path / "value.json"
     if content is not None:
         path.write_bytes(content)

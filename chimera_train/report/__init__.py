@@ -1,0 +1,1 @@
+"""Plots of what was collected and measured."""
