@@ -1,0 +1,116 @@
+"""``chimera-train calibrate``: a step-time model of one engine from its measured steps."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from chimera_train.cli.common import JsonOption
+from chimera_train.output import Output, table
+
+__all__ = ["register"]
+
+_REGIMES = ("overall", "decode_only", "prefill_only", "mixed")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command()(calibrate)
+
+
+def calibrate(
+    steps: Annotated[
+        Path,
+        typer.Option(
+            "--steps",
+            help="Directory of 'collect steps', its steps.parquet, or a .csv or .csv.gz file.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Coefficient file (JSON) to write.")],
+    engine: Annotated[
+        Path | None,
+        typer.Option("--engine", help="The engine's engine.json; by default the one beside steps."),
+    ] = None,
+    engine_name: Annotated[
+        str | None,
+        typer.Option("--engine-name", help="Which engine's steps, where there are several."),
+    ] = None,
+    model: Annotated[
+        str, typer.Option("--model", help="Kind of step-time model: eq9, or tokens (baseline).")
+    ] = "eq9",
+    traces: Annotated[
+        Path | None,
+        typer.Option(
+            "--traces", help="Collected traces to take the mean context from, not from the steps."
+        ),
+    ] = None,
+    max_context: Annotated[
+        int | None,
+        typer.Option("--max-context", min=1, help="Leave out steps with a longer context."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", help="Also draw predicted against measured (PNG)."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Fit a step-time model on measured steps and judge it on batch shapes it has not seen."""
+    from chimera_train.files import write_json
+    from chimera_train.latency import calibrate as calibration
+    from chimera_train.latency.steps import read_steps
+
+    output = Output(as_json=json)
+    measured = read_steps(steps, engine_name=engine_name, max_context=max_context)
+    beside = measured.source.with_name("engine.json")
+    engine = engine or (beside if beside.is_file() else None)
+    if engine is None:
+        output.warn(
+            "there is no engine.json: the figures are valid, but the file cannot be used for an"
+            " engine (give --engine)"
+        )
+    result = calibration.calibrate(
+        measured,
+        kind=model,
+        engine=None if engine is None else calibration.read_engine(engine),
+        traces=traces,
+    )
+    document = result.document
+    if plot is not None:
+        from chimera_train.latency.plot import plot_calibration
+
+        plot_calibration(plot, result, measured.frame)
+    write_json(out, document)
+    output.result(
+        {"model": document["kind"], "out": str(out), **document}, *_summary(document, out)
+    )
+
+
+def _summary(document: Mapping[str, Any], out: Path) -> list[Any]:
+    judged = {**document["baselines"], document["kind"]: document}
+    stalls = document["stalls"]
+    parts: list[Any] = [
+        f"{document['fitted_on']['steps']} steps; errors in % on held-out batch shapes",
+        table(
+            ["model", "overall", "decode-only", "prefill-only", "mixed", "bias", "p90"],
+            [
+                [kind, *(errors["mape"][name] for name in _REGIMES), errors["bias"], errors["p90"]]
+                for kind, errors in judged.items()
+            ],
+        ),
+        "",
+        table(
+            ["term", "coefficient", "unit"],
+            [[term["name"], term["coefficient"], term["unit"]] for term in document["terms"]],
+        ),
+        "",
+        f"stalls: {stalls['probability']:.2%} of steps, {stalls['mean_ms']:.4g} ms each",
+    ]
+    if document["engine"] is not None:
+        parts.append(
+            f"max_batch_size {document['max_batch_size']}, decode_ms_per_token"
+            f" {document['decode_ms_per_token']:.4g} at a mean context of"
+            f" {document['mean_context_tokens']:.4g} tokens (from"
+            f" {document['mean_context_source']})"
+        )
+    return [*parts, f"wrote {out}"]

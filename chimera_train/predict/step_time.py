@@ -1,0 +1,263 @@
+"""The step-time model at run time: a coefficient file, checked by name, as one linear form.
+
+    T = const + β·prefill_tokens + β·decode_tokens + β·decode_ctx_tokens + β·prefill_attn   (ms)
+
+which is Eq. 9 of SFS (§4) with β1 split by kind of token. Coefficients are stored and looked up by
+the name of their term, never by position, and a file is only used for the engine it was fitted on:
+a published post-mortem traces step times 107 to 257 times too high, and a policy that silently
+degenerated, to coefficients applied to the wrong features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+
+from chimera_train.config import parse_settings
+from chimera_train.errors import ConfigError, DataError
+from chimera_train.files import read_json
+from chimera_train.pool.schema import EngineInfo
+
+__all__ = [
+    "FEATURES",
+    "KINDS",
+    "SCHEMA",
+    "TERMS",
+    "StepTimeModel",
+    "Term",
+    "coefficient_vector",
+]
+
+SCHEMA = 1
+
+FEATURES = ("const", "prefill_tokens", "decode_tokens", "decode_ctx_tokens", "prefill_attn")
+"""The order of :meth:`StepTimeModel.coefficients`; ``const`` is 1 in every step."""
+
+
+class Term(NamedTuple):
+    """A term of a model: the unit of its coefficient and the features it is the sum of."""
+
+    unit: str
+    features: tuple[str, ...]
+
+
+TERMS: Mapping[str, Term] = {
+    "const": Term("ms", ("const",)),
+    "tokens": Term("ms/token", ("prefill_tokens", "decode_tokens")),
+    "prefill_tokens": Term("ms/token", ("prefill_tokens",)),
+    "decode_tokens": Term("ms/token", ("decode_tokens",)),
+    "decode_ctx_tokens": Term("ms/token", ("decode_ctx_tokens",)),
+    "prefill_attn": Term("ms/token^2", ("prefill_attn",)),
+}
+
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "tokens": ("const", "tokens"),
+    "eq9": FEATURES,
+}
+"""The terms of each kind of model.
+
+Eq. 9 has one β1 for all tokens. Here it is split: on an 8B model both forms are equally good (held
+out, 8.8 against 8.7 %), but for the 0.6B model of SFS a decode token costs eight prefill tokens.
+"""
+
+
+def coefficient_vector(terms: Mapping[str, float]) -> npt.NDArray[np.float64]:
+    """Coefficients of ``FEATURES``, shape (5,), from coefficients of named terms."""
+    vector = np.zeros(len(FEATURES))
+    for name, coefficient in terms.items():
+        for feature in TERMS[name].features:
+            vector[FEATURES.index(feature)] += coefficient
+    return vector
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimeModel:
+    """Step times of one engine.
+
+    Attributes:
+        kind: a key of ``KINDS``.
+        terms: coefficient of each term by name, in the units of ``TERMS``.
+        engine: the configuration the coefficients are valid for.
+        overhead_ms: added to every step on top of the fit; 0 as calibrated.
+        decode_ms_per_token: time of a decode-only step of ``max_batch_size`` sequences at the mean
+            context, which is the time per token of each sequence (Chimera §3.5).
+        max_batch_size: sequences the engine decodes at once at the mean context (Chimera §3.5).
+        ranges: smallest and largest value of each feature in the fitted steps; beyond them the
+            model extrapolates.
+    """
+
+    kind: str
+    terms: Mapping[str, float]
+    engine: EngineInfo
+    overhead_ms: float
+    decode_ms_per_token: float
+    max_batch_size: int
+    ranges: Mapping[str, tuple[float, float]]
+
+    @classmethod
+    def load(cls, path: Path, *, expect: EngineInfo | None = None) -> StepTimeModel:
+        """Read a coefficient file written by ``chimera-train calibrate``.
+
+        Args:
+            path: the file.
+            expect: the engine that the model is going to be used for.
+
+        Raises:
+            DataError: the file is malformed or of a newer schema; its terms are not exactly those
+                of its kind, with their units and finite, non-negative coefficients; it was fitted
+                without an engine configuration; or its engine differs from ``expect``, in which
+                case every differing field is named.
+        """
+        document = read_json(path)
+        schema = document.get("schema") if isinstance(document, dict) else None
+        if not isinstance(schema, int):
+            raise DataError(f"{path} is not a coefficient file of 'chimera-train calibrate'.")
+        if schema > SCHEMA:
+            raise DataError(
+                f"{path} has schema {schema}, newer than the supported {SCHEMA}:"
+                " update chimera-train."
+            )
+        if document.get("engine", ...) is None:
+            raise DataError(
+                f"{path} was calibrated without the engine's configuration, so nothing can show"
+                " that it fits an engine: calibrate again with --engine engine.json."
+            )
+        try:
+            file = parse_settings(document, _File, str(path))
+        except ConfigError as error:
+            raise DataError(str(error)) from error
+        if file.device != file.engine.device:
+            raise DataError(
+                f"{path}: device is '{file.device}' but engine.device is '{file.engine.device}'."
+            )
+        terms = _checked_terms(path, file)
+        if expect is not None:
+            _refuse_another_engine(path, file.engine, expect)
+        return cls(
+            kind=file.kind,
+            terms=terms,
+            engine=file.engine,
+            overhead_ms=file.overhead_ms,
+            decode_ms_per_token=file.decode_ms_per_token,
+            max_batch_size=file.max_batch_size,
+            ranges=file.fitted_on.ranges,
+        )
+
+    def coefficients(self) -> npt.NDArray[np.float64]:
+        """Coefficients of ``FEATURES`` in that order, shape (5,), for compiled loops.
+
+        ``overhead_ms`` is part of the first one, so that T = coefficients · [1, prefill_tokens,
+        decode_tokens, decode_ctx_tokens, prefill_attn] is the whole step.
+        """
+        vector = coefficient_vector(self.terms)
+        vector[0] += self.overhead_ms
+        return vector
+
+    @overload
+    def step_ms(
+        self,
+        prefill_tokens: float,
+        decode_tokens: float,
+        decode_ctx_tokens: float,
+        prefill_attn: float,
+    ) -> float: ...
+    @overload
+    def step_ms(
+        self,
+        prefill_tokens: npt.NDArray[Any],
+        decode_tokens: npt.NDArray[Any],
+        decode_ctx_tokens: npt.NDArray[Any],
+        prefill_attn: npt.NDArray[Any],
+    ) -> npt.NDArray[np.float64]: ...
+    def step_ms(
+        self,
+        prefill_tokens: Any,
+        decode_tokens: Any,
+        decode_ctx_tokens: Any,
+        prefill_attn: Any,
+    ) -> Any:
+        """Time of one step (scalars), or of each of n steps (arrays of shape (n,)), in ms.
+
+        Args:
+            prefill_tokens: prompt tokens computed in the step.
+            decode_tokens: sequences that decode one token in it.
+            decode_ctx_tokens: Σ context over the decoding sequences.
+            prefill_attn: Σ n·c + n(n+1)/2 over prefill chunks of n tokens after c computed ones.
+        """
+        const, prefill, decode, context, attention = self.coefficients()
+        return (
+            const
+            + prefill * prefill_tokens
+            + decode * decode_tokens
+            + context * decode_ctx_tokens
+            + attention * prefill_attn
+        )
+
+
+class _FilePart(BaseModel):
+    # Other keys carry the quality of the fit and its provenance; nothing here depends on them.
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class _FileTerm(_FilePart):
+    name: str
+    unit: str
+    coefficient: float
+
+
+class _FittedOn(_FilePart):
+    ranges: dict[str, tuple[FiniteFloat, FiniteFloat]]
+
+
+class _File(_FilePart):
+    kind: str
+    terms: list[_FileTerm]
+    engine: EngineInfo
+    device: str
+    fitted_on: _FittedOn
+    overhead_ms: FiniteFloat
+    decode_ms_per_token: FiniteFloat = Field(gt=0)
+    max_batch_size: int = Field(gt=0)
+
+
+def _checked_terms(path: Path, file: _File) -> dict[str, float]:
+    if file.kind not in KINDS:
+        raise DataError(f"{path}: unknown kind '{file.kind}', expected {' or '.join(KINDS)}.")
+    names = [term.name for term in file.terms]
+    if sorted(names) != sorted(KINDS[file.kind]):
+        raise DataError(
+            f"{path}: a model of kind '{file.kind}' has exactly the terms"
+            f" {', '.join(KINDS[file.kind])}, but the file has {', '.join(names) or 'none'}."
+        )
+    for term in file.terms:
+        if term.unit != TERMS[term.name].unit:
+            raise DataError(
+                f"{path}: term '{term.name}' is in '{term.unit}', expected"
+                f" '{TERMS[term.name].unit}'."
+            )
+        if not (math.isfinite(term.coefficient) and term.coefficient >= 0):
+            raise DataError(
+                f"{path}: term '{term.name}' has the coefficient {term.coefficient}; it must be"
+                " finite and not negative."
+            )
+    return {term.name: term.coefficient for term in file.terms}
+
+
+def _refuse_another_engine(path: Path, fitted: EngineInfo, expect: EngineInfo) -> None:
+    differing = [
+        f"{name} ({getattr(fitted, name)} there, {getattr(expect, name)} here)"
+        for name in EngineInfo.model_fields
+        if getattr(fitted, name) != getattr(expect, name)
+    ]
+    if differing:
+        raise DataError(
+            f"{path} was fitted on another engine configuration, it differs in"
+            f" {', '.join(differing)}: calibrate this engine with 'chimera-train calibrate'."
+        )

@@ -1,0 +1,206 @@
+"""The coefficient file and the command: constants by hand, nothing written on bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from chimera_train.cli import calibrate as command
+from chimera_train.errors import ConfigError, DataError
+from chimera_train.files import read_json, write_json
+from chimera_train.latency.calibrate import (
+    calibrate,
+    load_constants,
+    mean_context_of_steps,
+    mean_context_of_traces,
+)
+from chimera_train.latency.steps import Steps, read_steps
+from chimera_train.pool.schema import EngineInfo
+from chimera_train.predict.step_time import StepTimeModel
+from chimera_train.traces.store import write_table
+
+Make = Callable[..., pd.DataFrame]
+
+
+def run(*arguments: object) -> tuple[str, str]:
+    app = typer.Typer()
+    command.register(app)
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout, result.stderr
+
+
+def steps_directory(directory: Path, frame: pd.DataFrame, engine: EngineInfo) -> Path:
+    write_table(directory, "steps", frame.to_dict("records"))
+    write_json(directory / "engine.json", engine.model_dump())
+    return directory
+
+
+def write_traces(directory: Path) -> Path:
+    """Two programs of package:small, contexts 100 + 50/2 and 300 + 10/2; one of another model."""
+    programs, stages = [], []
+    for program, model, lengths in (
+        ("a", "package:small", [(100, 50), (300, 10)]),
+        ("b", "other", [(9000, 9000)]),
+    ):
+        programs.append(
+            {
+                "program_id": program, "task": "t", "question_id": program, "workflow": "w",
+                "model": model, "sample": 0, "n_stages": len(lengths), "total_output_tokens": 1,
+            }
+        )  # fmt: skip
+        stages += [
+            {
+                "program_id": program, "stage_index": index, "stage": str(index), "attempt": 0,
+                "prompt_tokens": prompt, "output_tokens": output,
+            }
+            for index, (prompt, output) in enumerate(lengths)
+        ]  # fmt: skip
+    stages.append({**stages[0], "stage_index": 9, "prompt_tokens": 5000, "error": "timed out"})
+    write_table(directory, "programs", programs)
+    write_table(directory, "stages", stages)
+    write_table(directory, "questions", [])
+    return directory
+
+
+def test_load_constants_by_hand(engine: EngineInfo) -> None:
+    eq9 = {
+        "const": 8.0, "prefill_tokens": 0.05, "decode_tokens": 0.25, "decode_ctx_tokens": 0.0005,
+        "prefill_attn": 1e-5,
+    }  # fmt: skip
+    # 1000 blocks of 16 tokens hold 32 contexts of 500 exactly; 32 sequences are allowed.
+    # T = 8 + 32·0.25 + 32·500·0.0005 = 8 + 8 + 8
+    assert load_constants(eq9, engine, 500.0) == (32, 24.0)
+    # They hold 15.99 contexts of 1000.5: 15. T = 8 + 15·0.25 + 15·1000.5·0.0005
+    batch, decode_ms_per_token = load_constants(eq9, engine, 1000.5)
+    assert batch == 15
+    assert decode_ms_per_token == pytest.approx(8 + 3.75 + 7.50375, rel=1e-12)
+    # Plenty of memory: max_num_seqs bounds the batch, and tokens alone have no context term.
+    roomy = engine.model_copy(update={"max_num_seqs": 4, "num_kv_blocks": 10**6})
+    assert load_constants({"const": 3.0, "tokens": 0.5}, roomy, 500.0) == (4, 5.0)
+    # A cache smaller than one context still serves one sequence.
+    tiny = engine.model_copy(update={"num_kv_blocks": 2})
+    assert load_constants({"const": 3.0, "tokens": 0.5}, tiny, 500.0) == (1, 3.5)
+
+
+def test_mean_contexts_by_hand(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {"decode_tokens": [1.0, 3.0, 0.0], "decode_ctx_tokens": [100.0, 900.0, 0.0]}
+    )
+    assert mean_context_of_steps(Steps(frame, tmp_path)) == 250.0
+    write_traces(tmp_path)
+    # (125 + 305) / 2: the stage that failed and the other model do not count.
+    assert mean_context_of_traces(tmp_path, "package:small") == 215.0
+    with pytest.raises(DataError, match="no stage of the engine's model 'x', only of other, pack"):
+        mean_context_of_traces(tmp_path, "x")
+
+
+def test_two_engines_end_to_end(tmp_path: Path, steps_frame: Make, engine: EngineInfo) -> None:
+    traces = write_traces(tmp_path / "traces")
+    slow = engine.model_copy(update={"max_num_seqs": 8})
+    frame = steps_frame(300)
+    expected = {
+        # Noise-free steps, so the true coefficients: 32 and 8 sequences at 215 tokens.
+        "fast": (engine, frame, 32, 8 + 32 * 0.2 + 32 * 215 * 3e-4),
+        "slow": (slow, frame.assign(step_ms=2 * frame["step_ms"]), 8, 2 * (8 + 1.6 + 0.516)),
+    }
+    for name, (info, measured, batch, decode_ms_per_token) in expected.items():
+        source = steps_directory(tmp_path / name, measured, info)
+        out = tmp_path / f"{name}.json"
+        run("--steps", source, "--traces", traces, "--out", out, "--json")
+        model = StepTimeModel.load(out, expect=info)
+        assert model.max_batch_size == batch
+        assert model.decode_ms_per_token == pytest.approx(decode_ms_per_token, rel=1e-9)
+        assert read_json(out)["mean_context_source"] == "traces"
+
+
+def test_the_file_predicts_the_steps_it_was_fitted_on(
+    tmp_path: Path, steps_frame: Make, engine: EngineInfo
+) -> None:
+    frame = steps_frame(300)
+    out = tmp_path / "latency.json"
+    for kind in ("eq9", "tokens"):
+        run(
+            "--steps", steps_directory(tmp_path / "s", frame, engine), "--out", out, "--model", kind
+        )
+        model = StepTimeModel.load(out, expect=engine)
+        predicted = model.step_ms(
+            *(
+                frame[name].to_numpy()
+                for name in ("prefill_tokens", "decode_tokens", "decode_ctx_tokens", "prefill_attn")
+            )
+        )
+        relative = abs(predicted / frame["step_ms"] - 1).mean()
+        assert relative < 1e-9 if kind == "eq9" else 0.01 < relative < 0.5
+
+
+def test_json_and_text(tmp_path: Path, steps_frame: Make, engine: EngineInfo) -> None:
+    source = steps_directory(tmp_path / "s", steps_frame(300, noise=0.05), engine)
+    out, plot = tmp_path / "latency.json", tmp_path / "plot.png"
+    stdout, stderr = run("--steps", source, "--out", out, "--json", "--plot", plot)
+    values = json.loads(stdout)
+    assert stderr == ""
+    assert values["model"] == "eq9"
+    assert list(values["mape"]) == ["overall", "decode_only", "prefill_only", "mixed"]
+    # E|lognormal(0, 0.05) - 1| is about 0.05·√(2/π) = 4 %.
+    assert 3 < values["mape"]["overall"] < 5 < values["baselines"]["tokens"]["mape"]["overall"]
+    assert {term["name"]: term["unit"] for term in values["terms"]}["const"] == "ms"
+    assert values["fitted_on"]["ranges"]["prefill_tokens"] == [0.0, 1024.0]
+    assert {**read_json(out), "model": "eq9", "out": str(out)} == values
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    text, _ = run("--steps", source, "--out", out)
+    assert [line.split()[0] for line in text.splitlines() if line][1:4] == [
+        "model",
+        "tokens",
+        "eq9",
+    ]
+    assert "max_batch_size" in text
+
+
+def test_without_engine_json_figures_but_no_usable_model(tmp_path: Path, steps_frame: Make) -> None:
+    steps_frame(300).to_csv(tmp_path / "s.csv", index=False)
+    out = tmp_path / "latency.json"
+    stdout, stderr = run("--steps", tmp_path / "s.csv", "--out", out, "--json")
+    assert "no engine.json" in stderr
+    assert json.loads(stdout)["max_batch_size"] is None
+    with pytest.raises(DataError, match="calibrate again with --engine"):
+        StepTimeModel.load(out)
+
+
+def test_bad_input_writes_nothing(tmp_path: Path, steps_frame: Make, engine: EngineInfo) -> None:
+    frame = steps_frame(300)
+    plain = tmp_path / "plain.csv"
+    frame[["prefill_tokens", "decode_tokens", "step_ms", "step"]].to_csv(plain, index=False)
+    steps = steps_directory(tmp_path / "s", frame, engine)
+    before = set(tmp_path.rglob("*"))
+    out = ("--out", tmp_path / "new" / "latency.json", "--plot", tmp_path / "new" / "plot.png")
+    needs = r"lacks the column\(s\) decode_ctx_tokens, prefill_attn, which the model 'eq9' needs"
+    with pytest.raises(DataError, match=needs):
+        run("--steps", plain, *out)
+    with pytest.raises(DataError, match="decode_ctx_tokens, which the mean context"):
+        run("--steps", plain, "--model", "tokens", "--engine", steps / "engine.json", *out)
+    with pytest.raises(ConfigError, match="Unknown step-time model 'eq10': use tokens or eq9"):
+        run("--steps", steps, "--model", "eq10", *out)
+    with pytest.raises(ConfigError, match=r"give its engine\.json with --engine"):
+        run("--steps", plain, "--model", "tokens", "--traces", tmp_path, *out)
+    with pytest.raises(DataError, match="leaves 0 steps"):
+        run("--steps", steps, "--max-context", "1", *out)
+    with pytest.raises(DataError, match="does not exist"):
+        run("--steps", steps, "--engine", tmp_path / "engine.json", *out)
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_public_steps(public_steps: Path, engine: EngineInfo) -> None:
+    steps = read_steps(public_steps, max_context=4096)
+    document = calibrate(steps, kind="eq9", engine=engine).document
+    assert document["fitted_on"]["steps"] == 4044
+    assert document["stalls"]["probability"] == 0
+    assert document["mean_context_source"] == "decode steps"
