@@ -280,7 +280,7 @@ def vocabulary() -> list[str]:
         texts += [clause, clause[0].upper() + clause[1:]]
     for person in _PEOPLE:
         texts += [*person, person[1].capitalize()]
-    words: set[str] = set()
+    words = {"and"}
     for text in texts:
         words.update(re.findall(r"[A-Za-z]+", re.sub(r"\{\w\}", " ", text)))
     return sorted(words)

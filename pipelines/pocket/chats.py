@@ -9,10 +9,11 @@ rejections, as in the workflow, and some of them are wrong.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from chimera_train.tasks.arithmetic import Operation, operations
+from chimera_train.tasks.arithmetic import MAX_STEPS, Operation, operations
 from chimera_train.tasks.model import Question
 from chimera_train.workflows.model import Workflow, load_workflow, render
 
@@ -81,8 +82,8 @@ def work(start: int, chain: Sequence[Operation], slips: Sequence[int] = ()) -> l
     return steps
 
 
-def write_terse(start: int, steps: Sequence[Step]) -> str:
-    """Only the equations."""
+def write_terse(_start: int, steps: Sequence[Step]) -> str:
+    """Only the equations, which hold the start already."""
     return " ".join(
         f"{step.before} {step.operation.symbol} {step.operation.operand} = {step.after}."
         for step in steps
@@ -145,12 +146,25 @@ def working_vocabulary() -> list[str]:
 class Teacher:
     """Turns questions into chats in one style of writing.
 
-    ``mix`` gives the shares of solve, verify and revise chats.
+    ``mix`` gives the shares of solve, verify and revise chats, ``misreadings`` the share of
+    mistakes that come from reading the problem: a number of another sentence, a step twice or in
+    the wrong place. Those are what small models mostly get wrong; the rest are mixed. With
+    ``compare`` a review names both answers before its verdict: otherwise the smallest models
+    reject numbers that they have just confirmed.
     """
 
-    def __init__(self, style: str, mix: tuple[float, float, float], seed: int) -> None:
+    def __init__(
+        self,
+        style: str,
+        mix: tuple[float, float, float],
+        seed: int,
+        misreadings: float = 0.0,
+        compare: bool = False,
+    ) -> None:
         self._write = WRITERS[style]
         self._mix = mix
+        self._misreadings = misreadings
+        self._compare = compare
         self._rng = random.Random(f"pocket-chats-{seed}")
         self._workflow: Workflow = load_workflow("math")
 
@@ -167,56 +181,95 @@ class Teacher:
         if stage == "solve":
             values = {"question": question.text}
             return self._chat("solve", values, f"{right} answer {question.answer}")
-        wrong_start, wrong_steps = self._mistaken(start, chain)
+        wrong_start, wrong_steps = self._mistaken(question, start, chain)
         wrong = self._write(wrong_start, wrong_steps)
         wrong_answer = str(wrong_steps[-1].after if wrong_steps else wrong_start)
+        right_solution = f"{right} answer {question.answer}"
+        wrong_solution = f"{wrong} answer {wrong_answer}"
         if stage == "verify":
-            if rng.random() < 0.5:
-                values = {"question": question.text, "solve": f"{right} answer {question.answer}"}
-                return self._chat("verify", values, f"{right} accept {question.answer}")
-            values = {"question": question.text, "solve": f"{wrong} answer {wrong_answer}"}
-            verdict = "accept" if wrong_answer == question.answer else "reject"
-            return self._chat("verify", values, f"{right} {verdict} {question.answer}")
+            given, solution = question.answer, right_solution
+            if rng.random() >= 0.5:
+                given, solution = wrong_answer, wrong_solution
+            values = {"question": question.text, "solve": solution}
+            return self._chat("verify", values, self._review(right, given, question.answer))
         if rng.random() < 0.7:
-            proposal, review = f"{wrong} answer {wrong_answer}", f"{right} reject {question.answer}"
+            proposal = wrong_solution
+            review = self._review(right, wrong_answer, question.answer)
         else:
-            proposal, review = f"{right} answer {question.answer}", f"{wrong} reject {wrong_answer}"
+            given, proposal = question.answer, right_solution
             if rng.random() < 0.5:
-                other_start, other_steps = self._mistaken(start, chain)
-                other = other_steps[-1].after if other_steps else other_start
-                proposal = f"{self._write(other_start, other_steps)} answer {other}"
+                other_start, other_steps = self._mistaken(question, start, chain)
+                given = str(other_steps[-1].after if other_steps else other_start)
+                proposal = f"{self._write(other_start, other_steps)} answer {given}"
+            review = self._review(wrong, given, wrong_answer, "reject")
         values = {"question": question.text, "solve": proposal, "verify": review}
         return self._chat("revise", values, f"{right} answer {question.answer}")
+
+    def _review(self, working: str, given: str, found: str, verdict: str | None = None) -> str:
+        verdict = verdict or ("accept" if given == found else "reject")
+        if self._compare:
+            return f"{working} first {given}, now {found}: {verdict} {found}"
+        return f"{working} {verdict} {found}"
 
     def _chat(self, stage_id: str, values: dict[str, str], assistant: str) -> Chat:
         stage = self._workflow.stage(stage_id)
         return Chat(render(stage.system, values), render(stage.user, values), assistant)
 
-    def _mistaken(self, start: int, chain: Sequence[Operation]) -> tuple[int, list[Step]]:
+    def _mistaken(
+        self, question: Question, start: int, chain: Sequence[Operation]
+    ) -> tuple[int, list[Step]]:
         """A working with one or two mistakes of the kinds that the small models make."""
         rng = self._rng
         for _ in range(MISTAKE_ATTEMPTS):
-            first, operations_, slips = start, list(chain), [0] * len(chain)
+            operations_, slips = list(chain), [0] * len(chain)
+            first = start
             for _ in range(rng.choice((1, 1, 1, 2))):
-                index = rng.randrange(len(operations_))
-                operation = operations_[index]
-                kind = rng.choice(("slip", "slip", "slip", "operand", "sign", "skip", "start"))
-                if kind == "slip":
-                    slips[index] = rng.choice((-10, -1, 1, 10))
-                elif kind == "operand" and operation.symbol != "*":
-                    operand = max(2, operation.operand + rng.choice((-10, -2, -1, 1, 2, 10)))
-                    operations_[index] = Operation(operation.symbol, operand)
-                elif kind == "sign" and operation.symbol != "*":
-                    flipped = "-" if operation.symbol == "+" else "+"
-                    operations_[index] = Operation(flipped, operation.operand)
-                elif kind == "skip" and len(operations_) > 1:
-                    del operations_[index], slips[index]
-                elif kind == "start":
-                    first = max(2, first + rng.choice((-10, -1, 1, 10)))
+                if self._misreadings and rng.random() < self._misreadings:
+                    self._misread(question, operations_, slips)
+                else:
+                    first = self._slip(first, operations_, slips)
             steps = work(first, operations_, slips)
             if steps is not None and steps[-1].after != work_result(start, chain):
                 return first, steps
         return start, work(start, chain) or []
+
+    def _misread(self, question: Question, chain: list[Operation], slips: list[int]) -> None:
+        rng = self._rng
+        index = rng.randrange(len(chain))
+        kind = rng.choice(("number", "number", "number", "sign", "repeat", "swap"))
+        if kind == "number":
+            numbers = [int(number) for number in re.findall(r"\d+", question.text)]
+            symbol = chain[index].symbol if chain[index].symbol != "*" else rng.choice("+-")
+            chain[index] = Operation(symbol, rng.choice(numbers))
+        elif kind == "sign" and chain[index].symbol != "*":
+            flipped = "-" if chain[index].symbol == "+" else "+"
+            chain[index] = Operation(flipped, chain[index].operand)
+        elif kind == "repeat" and len(chain) < MAX_STEPS:
+            chain.insert(index, chain[index])
+            slips.insert(index, 0)
+        elif kind == "swap":
+            other = rng.randrange(len(chain))
+            chain[index], chain[other] = chain[other], chain[index]
+
+    def _slip(self, start: int, chain: list[Operation], slips: list[int]) -> int:
+        """Change the chain or its slips; returns the start, which may have changed too."""
+        rng = self._rng
+        index = rng.randrange(len(chain))
+        operation = chain[index]
+        kind = rng.choice(("slip", "slip", "slip", "operand", "sign", "skip", "start"))
+        if kind == "slip":
+            slips[index] = rng.choice((-10, -1, 1, 10))
+        elif kind == "operand" and operation.symbol != "*":
+            operand = max(2, operation.operand + rng.choice((-10, -2, -1, 1, 2, 10)))
+            chain[index] = Operation(operation.symbol, operand)
+        elif kind == "sign" and operation.symbol != "*":
+            flipped = "-" if operation.symbol == "+" else "+"
+            chain[index] = Operation(flipped, operation.operand)
+        elif kind == "skip" and len(chain) > 1:
+            del chain[index], slips[index]
+        elif kind == "start":
+            return max(2, start + rng.choice((-10, -1, 1, 10)))
+        return start
 
 
 def work_result(start: int, chain: Sequence[Operation]) -> int:

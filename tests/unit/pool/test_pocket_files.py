@@ -132,8 +132,7 @@ def test_chat_template() -> None:
         {"role": "assistant", "content": "answer 3"},
     ]
     assert fast.apply_chat_template(messages, tokenize=False) == (
-        "<s><|system|>Solve the problem.<|end|><|user|>How many?<|end|>"
-        "<|assistant|>answer 3<|end|>"
+        "<s><|system|>Solve the problem.<|end|><|user|>How many?<|end|><|assistant|>answer 3<|end|>"
     )
     prompt = fast.apply_chat_template(messages[:2], tokenize=False, add_generation_prompt=True)
     assert prompt.endswith("<|end|><|assistant|>")

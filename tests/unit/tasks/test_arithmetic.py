@@ -23,7 +23,8 @@ def read(text: str) -> int:
     """Solve a problem from its words alone, without looking at how it was made."""
     thing = re.search(r"(?:How many|number of) ([a-z]+)", text)
     hero = re.search(r"([A-Z][a-z]+) (?:has|starts with) (?:a box with )?\d+ ([a-z]+)", text)
-    assert thing is not None and hero is not None
+    assert thing is not None
+    assert hero is not None
     name, counted = hero[1], thing[1]
     assert counted == hero[2]
     heroes = {name, name.lower(), "he", "she", "him", "her", "He", "She"}
@@ -37,18 +38,24 @@ def read(text: str) -> int:
             if "years" in words:
                 continue
             if "doubles" in words or "triples" in words or "times" in words:
-                total *= numbers[0] if numbers else {"doubles": 2, "triples": 3}[
-                    next(word for word in words if word in ("doubles", "triples"))
-                ]
+                total *= (
+                    numbers[0]
+                    if numbers
+                    else {"doubles": 2, "triples": 3}[
+                        next(word for word in words if word in ("doubles", "triples"))
+                    ]
+                )
                 continue
             others = [word for word in words if word[0].isupper() and word not in heroes]
             others = [w for w in others if w not in ("Then", "Later", "Soon", "After", "At", "In")]
-            verb_at = next(i for i, word in enumerate(words) if word in (*GAINS, *LOSSES, "has", "starts"))
+            verb_at = next(
+                i for i, word in enumerate(words) if word in (*GAINS, *LOSSES, "has", "starts")
+            )
             actor_is_hero = words[verb_at - 1] in heroes
             things = [word for word in words if word.endswith("s") and word[-2:] != "ss"]
-            if not actor_is_hero and counted not in things and not heroes & set(words):
-                if words[verb_at] in ("has", "buys"):
-                    continue  # somebody else's other things
+            other_things = not actor_is_hero and counted not in things and not heroes & set(words)
+            if other_things and words[verb_at] in ("has", "buys"):
+                continue  # somebody else's other things
             if total < 0:
                 total = numbers[0]
             elif words[verb_at] == "gives":

@@ -1,0 +1,134 @@
+"""``chimera-train fit``: the predictors, from collected traces."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from chimera_train.cli.common import JsonOption, OutDir, ParamsOption, QuietOption, TracesOption
+from chimera_train.output import Output, table
+
+__all__ = ["register"]
+
+_TrackOption = Annotated[
+    str | None,
+    typer.Option("--track", help="MLflow store to log settings, figures and models in."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command group to ``app``."""
+    group = typer.Typer(help="Fit the length forests or the router.", no_args_is_help=True)
+    group.command()(length)
+    group.command()(router)
+    app.add_typer(group, name="fit")
+
+
+def length(
+    traces: TracesOption,
+    out: OutDir,
+    params: ParamsOption = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", help="Also draw the lengths of each model's programs (PNG)."),
+    ] = None,
+    track: _TrackOption = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Forests for a program's remaining output tokens, judged on unseen questions."""
+    from chimera_train.config import load_section
+    from chimera_train.length.fit import LengthSettings, fit_and_write
+    from chimera_train.traces.store import load_traces
+
+    output = Output(as_json=as_json, quiet=quiet)
+    settings = load_section(params, "fit_length", LengthSettings)
+    loaded = load_traces(traces)
+    fitted, metrics = fit_and_write(loaded, out, settings, output)
+    if plot is not None:
+        from chimera_train.report.lengths import plot_lengths
+
+        plot_lengths(loaded, plot)
+    if track is not None:
+        from chimera_train.length.store import file_names
+        from chimera_train.tracking import stage_run
+
+        with stage_run(track, "fit_length", settings.model_dump()) as run:
+            run.metrics(metrics)
+            run.artifact(out)
+            for model, name in file_names(fitted.forests).items():
+                run.forest(f"length-{name}", fitted.forests[model])
+    output.result(metrics, *_length_summary(metrics), f"wrote {out}")
+
+
+def router(
+    traces: TracesOption,
+    out: OutDir,
+    params: ParamsOption = None,
+    track: _TrackOption = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """A router that tells from a question's text how likely each model is to answer it right."""
+    from chimera_train.config import load_section
+    from chimera_train.router.fit import fit_router
+    from chimera_train.router.settings import RouterSettings
+
+    output = Output(as_json=as_json, quiet=quiet)
+    settings = load_section(params, "fit_router", RouterSettings)
+    metrics = fit_router(traces, out, settings, output)
+    if track is not None:
+        from chimera_train.tracking import stage_run
+
+        with stage_run(track, "fit_router", settings.model_dump()) as run:
+            run.metrics(metrics)
+            run.artifact(out)
+    output.result(metrics, *_router_summary(metrics), f"wrote {out}")
+
+
+def _length_summary(metrics: Mapping[str, Any]) -> list[Any]:
+    distance, baselines = metrics["kendall_distance"], metrics["baselines"]
+    low, high = distance["ci"]
+    rows = [["all", distance["overall"], *baselines.values()]]
+    rows += [
+        [model, distance["per_model"][model], *values.values()]
+        for model, values in metrics["baselines_per_model"].items()
+    ]
+    return [
+        f"{metrics['n_programs']} programs; Kendall-τ distance on unseen questions"
+        " (0: perfect order, 0.5: chance)",
+        table(["model", "forest", *baselines], rows),
+        f"forest, all models: 95 % interval {low:.4g} to {high:.4g}",
+        "",
+        table(
+            ["quantile", "lengths below it", "pinball loss (tokens)"],
+            [
+                [quantile, share["overall"], metrics["pinball"][quantile]["overall"]]
+                for quantile, share in metrics["coverage"].items()
+            ],
+        ),
+    ]
+
+
+def _router_summary(metrics: Mapping[str, Any]) -> list[Any]:
+    low, high = metrics["ci"]
+    return [
+        "macro mAP on unseen questions",
+        table(
+            ["router", *metrics["baselines"]],
+            [[metrics["map_macro"], *metrics["baselines"].values()]],
+        ),
+        f"router: 95 % interval {low:.4g} to {high:.4g}",
+        "",
+        table(
+            ["model", "average precision", "share solved"],
+            [
+                [model, metrics["ap"].get(model), rate]
+                for model, rate in metrics["base_rate"].items()
+            ],
+        ),
+        "calibration error (ECE): raw {raw:.4g}, calibrated {calibrated:.4g}".format(
+            **metrics["ece"]
+        ),
+    ]

@@ -1,0 +1,68 @@
+"""``chimera-train pool``: look at a pool before it is used."""
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from chimera_train.cli.common import JsonOption, QuietOption
+from chimera_train.output import Output, table
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command group ``pool`` to ``app``."""
+    group = typer.Typer(no_args_is_help=True)
+    group.callback()(_group)
+    group.command("check")(_check)
+    app.add_typer(group, name="pool")
+
+
+def _group() -> None:
+    """Check the engines that programs may be routed to."""
+
+
+def _check(
+    pool: Annotated[Path, typer.Argument(metavar="POOL", help="Pool file (YAML).")],
+    as_json: JsonOption = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only check file, models, flags and ports; start nothing."),
+    ] = False,
+    log_dir: Annotated[
+        Path | None,
+        typer.Option("--log-dir", help="Where engine logs go.", show_default="a new temporary one"),
+    ] = None,
+    ready_timeout_s: Annotated[
+        float, typer.Option("--ready-timeout", help="Seconds an engine may take to start.")
+    ] = 300.0,
+    quiet: QuietOption = False,
+) -> None:
+    """Start or reach every engine and ask each for one short completion."""
+    from dataclasses import asdict
+
+    from chimera_train.pool.check import check_pool, plan_pool
+    from chimera_train.pool.schema import load_pool
+
+    output = Output(as_json=as_json, quiet=quiet)
+    engines = load_pool(pool)
+    if dry_run:
+        planned = plan_pool(engines)
+        output.result(
+            {"engines": [asdict(engine) for engine in planned]},
+            *(f"{e.name}: {e.command or f'is reached at {e.base_url}'}" for e in planned),
+        )
+        return
+    checked = check_pool(
+        engines,
+        log_dir=log_dir or Path(tempfile.mkdtemp(prefix="chimera-pool-")),
+        output=output,
+        ready_timeout_s=ready_timeout_s,
+    )
+    columns = ("name", "model", "base_url", "ready_s", "ttft_ms", "output_tokens", "vllm_version")
+    output.result(
+        {"engines": [asdict(engine) for engine in checked]},
+        table(columns, [[getattr(engine, column) for column in columns] for engine in checked]),
+    )

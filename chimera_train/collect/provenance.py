@@ -1,0 +1,106 @@
+"""Where a data set comes from: the tool, the engines and their models, and the device."""
+
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from chimera_train import __version__
+from chimera_train.collect.device import cpu_name
+from chimera_train.errors import ConfigError
+from chimera_train.pool.launch import RunningEngine
+from chimera_train.pool.models import tokenizer_file
+from chimera_train.pool.probe import vllm_version
+
+__all__ = ["FILE_NAME", "describe_run", "now", "tokenizer_path"]
+
+FILE_NAME = "provenance.json"
+
+_TIMEOUT_S = 10.0
+
+
+def describe_run(engines: Sequence[RunningEngine]) -> dict[str, Any]:
+    """What identifies a run that starts now on ``engines``; JSON values.
+
+    What cannot be known is null: the git commit outside a repository, the version of an endpoint
+    that is not vLLM, the files of a model that is not in a local directory, the device when no
+    engine was started here.
+    """
+    return {
+        "tool_version": __version__,
+        "git_commit": _git_commit(),
+        "started_at": now(),
+        "device": _device() if any(engine.spec.launch for engine in engines) else None,
+        "engines": {engine.spec.name: _describe(engine) for engine in engines},
+    }
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def tokenizer_path(model: str) -> Path | None:
+    """The tokenizer file of a model in a local directory; None of any other.
+
+    Unlike :func:`chimera_train.pool.models.tokenizer_file` it accepts any string: an engine that
+    runs elsewhere may call its model anything.
+    """
+    try:
+        return tokenizer_file(model)
+    except ConfigError:
+        return None
+
+
+def _describe(engine: RunningEngine) -> dict[str, Any]:
+    spec = engine.spec
+    tokenizer = tokenizer_path(spec.model)
+    weights = sorted(tokenizer.parent.glob("*.safetensors")) if tokenizer else []
+    return {
+        "model": spec.model,
+        "engine_version": vllm_version(engine.base_url),
+        "flags": None if spec.launch is None else spec.launch.args,
+        "base_url": spec.base_url,
+        "device_group": spec.device_group,
+        "weights_sha256": _sha256(weights),
+        "tokenizer_sha256": _sha256([tokenizer] if tokenizer else []),
+    }
+
+
+def _sha256(paths: Sequence[Path]) -> str | None:
+    """One digest over the contents of ``paths`` in order; None without any."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest() if paths else None
+
+
+def _git_commit() -> str | None:
+    """The commit that is checked out where the command runs: that of the user's settings."""
+    commit = _lines(["git", "rev-parse", "HEAD"])
+    return commit[0] if commit else None
+
+
+def _device() -> str:
+    """The GPUs of this machine, or else its CPU."""
+    gpus = _lines(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"])
+    return f"{gpus[0]} x{len(gpus)}" if gpus else cpu_name()
+
+
+def _lines(command: list[str]) -> list[str]:
+    """What a command prints; nothing if it is not installed or fails."""
+    executable = shutil.which(command[0])
+    if executable is None:
+        return []
+    try:
+        done = subprocess.run(
+            [executable, *command[1:]], capture_output=True, text=True, timeout=_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []

@@ -1,0 +1,136 @@
+"""Fitting: one text sketch shared by all models, and one quantile regression forest per model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from quantile_forest import RandomForestQuantileRegressor
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from chimera_train.length.rows import stage_requests
+from chimera_train.length.settings import LengthSettings
+from chimera_train.predict.features import Features
+from chimera_train.predict.forest import ForestArrays
+from chimera_train.predict.length import LengthPredictor
+from chimera_train.predict.text import TOKEN_PATTERN, TextSketch
+
+__all__ = ["FittedLength", "fit_forests", "fit_sketch", "forest_arrays"]
+
+
+@dataclass(frozen=True, slots=True)
+class FittedLength:
+    """What was fitted.
+
+    Attributes:
+        forests: model → the scikit-learn estimator, for MLflow (skops) and re-training.
+        predictor: the same forests as the runtime evaluates them.
+        n_rows: model → stages it was fitted on.
+    """
+
+    forests: Mapping[str, RandomForestQuantileRegressor]
+    predictor: LengthPredictor
+    n_rows: Mapping[str, int]
+
+
+def fit_forests(rows: pd.DataFrame, settings: LengthSettings) -> FittedLength:
+    """Fit a sketch and a forest per model on all ``rows`` (``rows.stage_rows``)."""
+    features = Features(
+        sorted(rows["workflow"].unique()),
+        sorted(rows["stage"].unique()),
+        fit_sketch(rows["text"].unique().tolist(), settings),
+    )
+    forests: dict[str, RandomForestQuantileRegressor] = {}
+    overheads: dict[str, int] = {}
+    n_rows: dict[str, int] = {}
+    for name, group in rows.groupby("model"):
+        model = str(name)
+        forests[model] = _forest(settings).fit(
+            features.rows(stage_requests(group)),
+            group["remaining_tokens"].to_numpy(dtype=np.float64),
+        )
+        overhead = group["prompt_tokens"] - group["system_tokens"] - group["user_tokens"]
+        overheads[model] = int(overhead.median())
+        n_rows[model] = len(group)
+    arrays = {model: forest_arrays(forest) for model, forest in forests.items()}
+    predictor = LengthPredictor(features, arrays, overheads)
+    return FittedLength(forests, predictor, n_rows)
+
+
+def fit_sketch(texts: list[str], settings: LengthSettings) -> TextSketch | None:
+    """A sketch of ``texts``; None where they hold no term or the settings leave the text out."""
+    if settings.sketch_components == 0 or not any(texts):
+        return None
+    vectorizer = TfidfVectorizer(
+        token_pattern=TOKEN_PATTERN, max_features=settings.max_vocabulary, dtype=np.float64
+    )
+    try:
+        weights = vectorizer.fit_transform(texts)
+    except ValueError:  # "empty vocabulary": no text has a term
+        return None
+    # More components than rows or columns of the matrix do not exist.
+    k = min(settings.sketch_components, *weights.shape)
+    svd = TruncatedSVD(n_components=k, random_state=settings.seed).fit(weights)
+    return TextSketch(
+        vectorizer.get_feature_names_out().tolist(), vectorizer.idf_, svd.components_.T.copy()
+    )
+
+
+def forest_arrays(forest: RandomForestQuantileRegressor) -> ForestArrays:
+    """The fitted ``forest`` as flat arrays that give the same quantiles."""
+    targets = np.asarray(forest.forest_.y_train)[0]
+    values, target_rank, value_rows = np.unique(targets, return_inverse=True, return_counts=True)
+    leaves = np.asarray(forest.forest_.y_train_leaves)[:, :, 0, :]
+
+    parts: dict[str, list[npt.NDArray[Any]]] = {
+        name: []
+        for name in ("roots", "feature", "threshold", "left", "right", "sizes", "leaf_ranks")
+    }
+    offset = 0
+    for estimator, tree_leaves in zip(forest.estimators_, leaves, strict=True):
+        tree = estimator.tree_
+        is_leaf = tree.children_left == -1
+        indices = tree_leaves[: tree.node_count]  # 1-based, padded with 0
+        parts["roots"].append(np.array([offset]))
+        parts["feature"].append(np.where(is_leaf, -1, tree.feature))
+        parts["threshold"].append(_round_down(tree.threshold))
+        parts["left"].append(np.where(is_leaf, -1, tree.children_left + offset))
+        parts["right"].append(np.where(is_leaf, -1, tree.children_right + offset))
+        parts["sizes"].append((indices > 0).sum(axis=1))
+        parts["leaf_ranks"].append(target_rank[indices[indices > 0] - 1])
+        offset += tree.node_count
+    flat = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    leaf_start = np.concatenate([[0], np.cumsum(flat.pop("sizes"))])
+    threshold = flat.pop("threshold")
+    return ForestArrays(
+        threshold=threshold,
+        leaf_start=leaf_start.astype(np.int32),
+        values=values,
+        value_rows=value_rows.astype(np.int32),
+        **{name: array.astype(np.int32) for name, array in flat.items()},
+    )
+
+
+def _round_down(threshold: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """The largest float32 not above each threshold: float32 rows compare with it just the same."""
+    rounded = threshold.astype(np.float32)
+    too_high = rounded > threshold
+    rounded[too_high] = np.nextafter(rounded[too_high], np.float32(-np.inf))
+    return rounded
+
+
+def _forest(settings: LengthSettings) -> RandomForestQuantileRegressor:
+    return RandomForestQuantileRegressor(
+        n_estimators=settings.n_estimators,
+        min_samples_leaf=settings.min_samples_leaf,
+        max_features=settings.max_features,
+        # Rows that nothing splits, such as verdicts of one length, can fill a leaf by thousands, and
+        # the library stores every leaf at the size of the largest: gigabytes. Leaves that could be
+        # split stay below this bound, bootstrap copies included.
+        max_samples_leaf=4 * settings.min_samples_leaf,
+        random_state=settings.seed,
+        n_jobs=settings.n_jobs,
+    )

@@ -1,0 +1,129 @@
+"""Writing a length directory whole: staged beside its place, then renamed into it."""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from chimera_train.errors import ConfigError, DataError
+from chimera_train.files import write_json
+from chimera_train.length.evaluate import QUANTILES
+from chimera_train.length.forests import FittedLength
+from chimera_train.length.settings import LengthSettings
+from chimera_train.predict.length import (
+    MANIFEST,
+    SCHEMA_VERSION,
+    LengthManifest,
+    ModelEntry,
+    file_hash,
+    read_manifest,
+)
+
+__all__ = ["METRICS", "file_names", "require_replaceable", "write_length"]
+
+METRICS = "metrics.json"
+
+
+def require_replaceable(directory: Path) -> None:
+    """Check that writing to ``directory`` destroys nothing but an earlier result.
+
+    Raises:
+        ConfigError: it is a file, or holds files that ``fit length`` did not write.
+    """
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise ConfigError(f"{directory} is a file: give a directory to --out.")
+    try:
+        ours = {MANIFEST, METRICS, *read_manifest(directory).sha256}
+    except DataError:
+        ours = set()
+    foreign = sorted(entry.name for entry in directory.iterdir() if entry.name not in ours)
+    if foreign:
+        raise ConfigError(
+            f"{directory} holds '{foreign[0]}', which 'fit length' did not write: give an empty or"
+            " new directory to --out."
+        )
+
+
+def write_length(
+    directory: Path,
+    fitted: FittedLength,
+    settings: LengthSettings,
+    metrics: Mapping[str, Any],
+) -> None:
+    """Write everything that ``LengthPredictor.load`` reads, and ``metrics.json``.
+
+    An earlier result in ``directory`` is replaced as a whole.
+
+    Raises:
+        ConfigError: ``directory`` holds something else (``require_replaceable``).
+    """
+    require_replaceable(directory)
+    predictor = fitted.predictor
+    names = file_names(predictor.models)
+    with _staged(directory) as staging:
+        written = [f"{name}.npz" for name in names.values()]
+        for model, name in names.items():
+            predictor.forests[model].save(staging / f"{name}.npz")
+        if predictor.features.sketch is not None:
+            written += predictor.features.sketch.save(staging)
+        manifest = LengthManifest(
+            schema_version=SCHEMA_VERSION,
+            models={
+                model: ModelEntry(
+                    file=f"{name}.npz",
+                    template_overhead_tokens=predictor.template_overhead_tokens(model),
+                    rows=fitted.n_rows[model],
+                )
+                for model, name in names.items()
+            },
+            workflows=list(predictor.features.workflows),
+            stages=list(predictor.features.stages),
+            quantiles=list(QUANTILES),
+            has_text=predictor.features.sketch is not None,
+            settings=settings.model_dump(),
+            metrics=dict(metrics),
+            sha256={name: file_hash(staging / name) for name in written},
+        )
+        write_json(staging / METRICS, metrics)
+        write_json(staging / MANIFEST, manifest.model_dump())
+
+
+def file_names(models: Iterable[str]) -> dict[str, str]:
+    """A name for each model that files and registries accept, distinct even ignoring case."""
+    taken = {"sketch"}
+    names: dict[str, str] = {}
+    for model in models:
+        slug = re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.") or "model"
+        name, n = slug, 1
+        while name.lower() in taken:
+            n += 1
+            name = f"{slug}-{n}"
+        taken.add(name.lower())
+        names[model] = name
+    return names
+
+
+@contextmanager
+def _staged(directory: Path) -> Iterator[Path]:
+    """Yield an empty directory; it takes the place of ``directory`` if the block succeeds."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        new, old = work / "new", work / "old"
+        new.mkdir()  # unlike mkdtemp's, with the permissions that the user's umask gives
+        yield new
+        if directory.exists():
+            directory.rename(old)
+        try:
+            new.rename(directory)
+        except OSError:
+            if old.exists():
+                old.rename(directory)
+            raise
+    finally:
+        shutil.rmtree(work)

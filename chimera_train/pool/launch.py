@@ -1,0 +1,269 @@
+"""A pool that runs while a block of code does: started together, watched, and gone afterwards."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from chimera_train.errors import ConfigError, EngineError
+from chimera_train.output import Output
+from chimera_train.pool import supervise
+from chimera_train.pool.command import FlagValue, server_command, server_environment
+from chimera_train.pool.logs import log_excerpt
+from chimera_train.pool.models import resolve_model
+from chimera_train.pool.ports import reserved_ports
+from chimera_train.pool.probe import http_client, is_healthy, served_models
+from chimera_train.pool.schema import EngineSpec, Launch, Pool
+
+__all__ = ["RunningEngine", "api_url", "running_pool"]
+
+_POLL_S = 0.25
+# vLLM on a busy CPU takes a few seconds from SIGTERM to its end.
+_GRACE_S = 15.0
+
+
+@dataclass
+class RunningEngine:
+    """An engine that answers requests.
+
+    Attributes:
+        spec: its entry in the pool file.
+        base_url: where its OpenAI-compatible API is; ends in ``/v1``.
+        served_model: the name to put in requests.
+        log_path: what the server prints; None for an engine that was not started here.
+        ready_s: seconds from its start until it was healthy; None as above.
+    """
+
+    spec: EngineSpec
+    base_url: str
+    served_model: str
+    log_path: Path | None = None
+    ready_s: float | None = None
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def check_alive(self) -> None:
+        """Return if the engine's process runs, or if the engine was not started here.
+
+        Raises:
+            EngineError: it has ended; the last lines of its log are in the message.
+        """
+        if self._process is None or self._process.poll() is None:
+            return
+        raise EngineError(
+            f"Engine '{self.spec.name}' ended {_describe_exit(self._process.returncode)}. "
+            f"{_excerpt(self)}"
+        )
+
+
+@contextmanager
+def running_pool(
+    pool: Pool,
+    *,
+    log_dir: Path,
+    output: Output,
+    only: Sequence[str] | None = None,
+    extra_args: Mapping[str, FlagValue] = {},
+    extra_env: Mapping[str, str] = {},
+    ready_timeout_s: float = 300.0,
+) -> Iterator[list[RunningEngine]]:
+    """Yield the pool's engines, in file order, once every one of them answers.
+
+    Engines with ``launch`` are started together, as Linux process groups under a supervisor
+    (:mod:`chimera_train.pool.supervise`); their logs are ``log_dir/<engine>.log``. When the block
+    ends, in whatever way (in the main thread SIGTERM too becomes an exit), they are stopped and
+    waited for; if this process is killed outright, their supervisors stop them. Engines with
+    ``base_url`` are only looked at.
+
+    Args:
+        pool: the engines.
+        log_dir: where the logs go; created if need be, logs of an earlier run are replaced.
+        output: where progress is shown.
+        only: names of the engines that are wanted; None for all.
+        extra_args: vLLM flags for every engine, over those of the pool file.
+        extra_env: environment variables for every engine, likewise.
+        ready_timeout_s: how long an engine may take to become healthy.
+
+    Raises:
+        ConfigError: before anything starts: an unknown engine, a model, interpreter, flag or port
+            that cannot be used, extra settings for an engine that already runs.
+        EngineError: an engine ended or did not become healthy in time, or cannot be reached; the
+            others have been stopped.
+    """
+    specs = _select(pool, only)
+    running = [spec.name for spec in specs if spec.launch is None]
+    if running and (extra_args or extra_env):
+        raise ConfigError(
+            f"Engine '{running[0]}' already runs (base_url), but this needs an engine that is "
+            "started with flags of its own: give it 'launch' instead."
+        )
+    with _exit_on_sigterm(), reserved_ports(specs) as ports:
+        servers = [
+            _server(spec, spec.launch, ports[spec.name], extra_args, extra_env)
+            for spec in specs
+            if spec.launch is not None
+        ]
+        engines = {spec.name: _attach(spec) for spec in specs if spec.launch is None}
+        _make_directory(log_dir)
+        started: list[RunningEngine] = []
+        try:
+            for server in servers:
+                started.append(_start(server, log_dir))
+            _await_ready(started, output, ready_timeout_s)
+            engines |= {engine.spec.name: engine for engine in started}
+            yield [engines[spec.name] for spec in specs]
+        finally:
+            _stop(started)
+
+
+def _select(pool: Pool, only: Sequence[str] | None) -> list[EngineSpec]:
+    names = [spec.name for spec in pool.engines]
+    for name in only or ():
+        if name not in names:
+            raise ConfigError(f"The pool has no engine '{name}': it has {', '.join(names)}.")
+    return [spec for spec in pool.engines if only is None or spec.name in only]
+
+
+def api_url(spec: EngineSpec) -> str:
+    """The ``base_url`` of an engine that already runs, without a trailing slash.
+
+    Raises:
+        ConfigError: it is not the URL of an OpenAI-compatible API.
+    """
+    base_url = (spec.base_url or "").rstrip("/")
+    if not base_url.startswith(("http://", "https://")) or not base_url.endswith("/v1"):
+        raise ConfigError(
+            f"Engine '{spec.name}': base_url '{spec.base_url}' must look like http://HOST:PORT/v1."
+        )
+    return base_url
+
+
+def _attach(spec: EngineSpec) -> RunningEngine:
+    base_url = api_url(spec)
+    served = list(served_models(base_url, spec.name))
+    if spec.model in served:
+        return RunningEngine(spec, base_url, spec.model)
+    if len(served) == 1:
+        return RunningEngine(spec, base_url, served[0])
+    raise ConfigError(
+        f"Engine '{spec.name}' at {base_url} does not serve '{spec.model}' but "
+        f"{', '.join(served) or 'nothing'}: name one of its models in the pool file."
+    )
+
+
+@dataclass(frozen=True)
+class _Server:
+    spec: EngineSpec
+    port: int
+    command: list[str]
+    environment: dict[str, str]
+
+
+def _server(
+    spec: EngineSpec,
+    launch: Launch,
+    port: int,
+    extra_args: Mapping[str, FlagValue],
+    extra_env: Mapping[str, str],
+) -> _Server:
+    source = resolve_model(spec.model)
+    command = server_command(spec, launch, source, port, extra_args)
+    environment = server_environment(launch, source, extra_env, os.environ)
+    return _Server(spec, port, command, environment)
+
+
+def _start(server: _Server, log_dir: Path) -> RunningEngine:
+    name = server.spec.name
+    supervisor = [sys.executable, "-I", supervise.__file__, str(os.getpid()), str(_GRACE_S)]
+    log_path = log_dir / f"{name}.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            supervisor + server.command,
+            env=server.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C in a terminal reaches this program alone, which then stops the engines.
+            start_new_session=True,
+        )
+    base_url = f"http://127.0.0.1:{server.port}/v1"
+    return RunningEngine(server.spec, base_url, server.spec.model, log_path, _process=process)
+
+
+def _await_ready(engines: Sequence[RunningEngine], output: Output, timeout_s: float) -> None:
+    start = time.monotonic()
+    with output.progress() as progress, http_client("http://127.0.0.1") as client:
+        tasks = {
+            engine.spec.name: progress.add_task(engine.spec.name, total=1, note="starting")
+            for engine in engines
+        }
+        waiting = list(engines)
+        while waiting:
+            for engine in list(waiting):
+                engine.check_alive()
+                healthy = is_healthy(client, engine.base_url)
+                elapsed_s = time.monotonic() - start
+                if healthy:
+                    engine.ready_s = elapsed_s
+                    waiting.remove(engine)
+                    progress.update(tasks[engine.spec.name], completed=1, note="ready")
+                    output.info(f"{engine.spec.name} is ready after {elapsed_s:.0f} s")
+                elif elapsed_s > timeout_s:
+                    raise EngineError(
+                        f"Engine '{engine.spec.name}' was not ready after {timeout_s:g} s. "
+                        f"{_excerpt(engine)}"
+                    )
+            time.sleep(_POLL_S)
+
+
+def _stop(engines: Sequence[RunningEngine]) -> None:
+    processes = [engine._process for engine in engines if engine._process is not None]
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait()
+
+
+def _excerpt(engine: RunningEngine) -> str:
+    return log_excerpt(engine.log_path) if engine.log_path is not None else ""
+
+
+def _describe_exit(status: int) -> str:
+    # Negative: the supervisor itself was killed; above 128: it reports the engine's signal.
+    number = -status if status < 0 else status - 128
+    if number == signal.SIGKILL:
+        return "by SIGKILL (out of memory?)"
+    if number in set(signal.Signals):
+        return f"by {signal.Signals(number).name}"
+    return f"with exit code {status}"
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"Engine logs cannot be written to {path}: {error.strerror}.") from error
+
+
+@contextmanager
+def _exit_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM unwind the stack as Ctrl-C does, unless the program handles it already."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

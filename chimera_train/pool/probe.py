@@ -1,0 +1,65 @@
+"""Questions that an OpenAI-compatible engine answers over HTTP about itself."""
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+from chimera_train.errors import EngineError
+
+__all__ = ["http_client", "is_healthy", "served_models", "vllm_version"]
+
+_TIMEOUT_S = 5.0
+
+
+def http_client(base_url: str, *, timeout_s: float = _TIMEOUT_S) -> httpx2.Client:
+    """A client for paths below ``base_url``; it never uses a proxy for loopback."""
+    loopback = urlsplit(base_url).hostname in {"127.0.0.1", "localhost", "::1"}
+    return httpx2.Client(base_url=base_url, timeout=timeout_s, trust_env=not loopback)
+
+
+def is_healthy(client: httpx2.Client, base_url: str) -> bool:
+    """Whether vLLM's ``/health``, beside ``/v1``, answers 200 now."""
+    try:
+        return client.get(base_url.removesuffix("/v1") + "/health").is_success
+    except httpx2.TransportError:
+        return False
+
+
+def served_models(base_url: str, engine: str) -> dict[str, int | None]:
+    """The models an engine serves and their maximum context in tokens, where it says so.
+
+    Args:
+        base_url: of the engine's API.
+        engine: its name, for messages.
+
+    Raises:
+        EngineError: it cannot be reached, or its answer is not a list of models.
+    """
+    try:
+        with http_client(base_url) as client:
+            answer: Any = client.get("models").raise_for_status().json()
+        return {entry["id"]: entry.get("max_model_len") for entry in answer["data"]}
+    except httpx2.HTTPStatusError as error:
+        raise EngineError(
+            f"Engine '{engine}' answered {error.request.url} with status "
+            f"{error.response.status_code}: check its base_url."
+        ) from error
+    except httpx2.HTTPError as error:
+        raise EngineError(
+            f"Engine '{engine}' cannot be reached at {base_url} ({error}): is it running?"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise EngineError(
+            f"Engine '{engine}' did not answer {base_url}/models with a list of models: check its "
+            "base_url."
+        ) from error
+
+
+def vllm_version(base_url: str) -> str | None:
+    """The version in vLLM's ``/version``; None for an endpoint that is not vLLM."""
+    with http_client(base_url) as client:
+        try:
+            return str(client.get("../version").raise_for_status().json()["version"])
+        except (httpx2.HTTPError, ValueError, KeyError, TypeError):
+            return None

@@ -1,0 +1,195 @@
+"""A fitted quantile regression forest as flat arrays, evaluated in compiled code.
+
+A prediction pools, over all trees, the training targets of the leaf that the row falls into, and
+takes quantiles of that pool (Meinshausen 2006). Targets are token counts, so there are few distinct
+ones: leaves hold ranks into the sorted distinct targets, and a pool is a histogram over ranks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from chimera_train.errors import DataError
+from chimera_train.predict.arrays import load_arrays, save_arrays
+
+__all__ = ["ForestArrays"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ForestArrays:
+    """The trees of one forest, laid end to end; children come after their parent.
+
+    Attributes:
+        roots: first node of each tree, shape (n_trees,).
+        feature: column that a node tests; -1: a leaf. Shape (n_nodes,).
+        threshold: rows with ``x[feature] <= threshold`` go left. float32 like the rows.
+        left, right: child nodes; -1 at a leaf.
+        leaf_start: leaf ``i`` holds ``leaf_ranks[leaf_start[i]:leaf_start[i + 1]]``; inner nodes
+            hold nothing. Shape (n_nodes + 1,).
+        leaf_ranks: ranks of the training targets in the leaves, repeated as often as drawn.
+        values: the distinct training targets, ascending.
+        value_rows: how many training rows have each of ``values``.
+
+    Raises:
+        DataError: the arrays do not describe a forest, so that evaluating them could read out of
+            bounds or never end.
+    """
+
+    roots: npt.NDArray[np.int32]
+    feature: npt.NDArray[np.int32]
+    threshold: npt.NDArray[np.float32]
+    left: npt.NDArray[np.int32]
+    right: npt.NDArray[np.int32]
+    leaf_start: npt.NDArray[np.int32]
+    leaf_ranks: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float64]
+    value_rows: npt.NDArray[np.int32]
+
+    def __post_init__(self) -> None:
+        n_nodes = len(self.feature)
+        inner = self.feature >= 0
+        nodes = np.arange(n_nodes)
+        sound = (
+            all(getattr(self, field.name).ndim == 1 for field in fields(self))
+            and len(self.threshold) == len(self.left) == len(self.right) == n_nodes
+            and len(self.leaf_start) == n_nodes + 1
+            and len(self.values) == len(self.value_rows) > 0
+            and len(self.roots) > 0
+            and _within(self.roots, 0, n_nodes)
+            and all(
+                (child[inner] > nodes[inner]).all() and _within(child[inner], 0, n_nodes)
+                for child in (self.left, self.right)
+            )
+            and self.leaf_start[0] == 0
+            and self.leaf_start[-1] == len(self.leaf_ranks)
+            and ((np.diff(self.leaf_start) > 0) == ~inner).all()
+            and _within(self.leaf_ranks, 0, len(self.values))
+            and bool(np.isfinite(self.values).all())
+        )
+        if not sound:
+            raise DataError("The forest's arrays contradict each other: fit again.")
+
+    @property
+    def min_features(self) -> int:
+        """The least number of columns that a row must have."""
+        return int(self.feature.max()) + 1
+
+    def quantiles(
+        self, X: npt.NDArray[np.floating], quantiles: Sequence[float]
+    ) -> npt.NDArray[np.float64]:
+        """Conditional quantiles of the target, shape (n, len(quantiles)).
+
+        Equal to ``RandomForestQuantileRegressor.predict(X, quantiles)`` with its defaults: every
+        drawn training row weighs the same, and between two neighbours in the pool the quantile is
+        interpolated linearly.
+
+        Args:
+            X: rows, shape (n, n_features); compared as float32.
+            quantiles: each in [0, 1].
+        """
+        return self.quantiles_above(X, quantiles, np.full(len(X), -np.inf))
+
+    def quantiles_above(
+        self,
+        X: npt.NDArray[np.floating],
+        quantiles: Sequence[float],
+        above: npt.NDArray[np.floating],
+    ) -> npt.NDArray[np.float64]:
+        """Quantiles of the target given that it exceeds ``above`` (one bound a row).
+
+        Where no target in a row's leaves exceeds its bound, the pool is that of all training rows;
+        where none of those does either, the result is NaN. Shape (n, len(quantiles)).
+        """
+        q = np.asarray(quantiles, dtype=np.float64)
+        if not ((q >= 0) & (q <= 1)).all():  # compiled code would read out of bounds
+            raise ValueError(f"Quantiles must lie in [0, 1], got {list(quantiles)}.")
+        out = np.empty((len(X), len(q)))
+        _evaluate(
+            np.ascontiguousarray(X, dtype=np.float32), q,
+            np.searchsorted(self.values, above, side="right"),
+            self.roots, self.feature, self.threshold, self.left, self.right,
+            self.leaf_start, self.leaf_ranks, self.values, self.value_rows, out,
+        )  # fmt: skip
+        return out
+
+    def save(self, path: Path) -> None:
+        """Write the forest to an ``.npz`` file."""
+        save_arrays(path, {field.name: getattr(self, field.name) for field in fields(self)})
+
+    @classmethod
+    def load(cls, path: Path) -> "ForestArrays":
+        """Read what :meth:`save` wrote, without pickle.
+
+        Raises:
+            DataError: the file is missing, damaged, or does not describe a forest.
+        """
+        kinds: dict[str, type[np.generic]] = {field.name: np.int32 for field in fields(cls)}
+        kinds |= {"threshold": np.float32, "values": np.float64}
+        arrays = load_arrays(path, kinds)
+        try:
+            return cls(**arrays)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from error
+
+
+def _within(indices: npt.NDArray[np.int32], low: int, high: int) -> bool:
+    return bool(((indices >= low) & (indices < high)).all())
+
+
+@numba.njit(cache=True, nogil=True)
+def _evaluate(
+    X: Array, q: Array, first: Array, roots: Array, feature: Array, threshold: Array, left: Array,
+    right: Array, leaf_start: Array, leaf_ranks: Array, values: Array, value_rows: Array,
+    out: Array,
+) -> None:  # fmt: skip
+    """Fill ``out`` row by row; only ranks from ``first[row]`` on belong to a row's pool."""
+    counts = np.zeros(len(values), dtype=np.int64)
+    for row in range(len(X)):
+        low, high, total = len(values), -1, 0
+        for root in roots:
+            node = root
+            while feature[node] >= 0:
+                goes_left = X[row, feature[node]] <= threshold[node]
+                node = left[node] if goes_left else right[node]
+            for rank in leaf_ranks[leaf_start[node] : leaf_start[node + 1]]:
+                if rank >= first[row]:
+                    counts[rank] += 1
+                    total += 1
+                    low = min(low, rank)
+                    high = max(high, rank)
+        if total > 0:
+            _histogram_quantiles(values, counts, low, total, q, out[row])
+            counts[low : high + 1] = 0
+        elif first[row] < len(values):
+            total = value_rows[first[row] :].sum()
+            _histogram_quantiles(values, value_rows, first[row], total, q, out[row])
+        else:
+            out[row] = np.nan
+
+
+@numba.njit(cache=True, nogil=True)
+def _histogram_quantiles(
+    values: Array, counts: Array, low: int, total: int, q: Array, out: Array
+) -> None:
+    """Linear quantiles of the multiset that has ``values[r]`` ``counts[r]`` times, for r >= low."""
+    for i in range(len(q)):
+        position = q[i] * (total - 1)
+        below = int(position)
+        rank, seen = low, counts[low]
+        while seen <= below:
+            rank += 1
+            seen += counts[rank]
+        value = values[rank]
+        if position > below and seen == below + 1:
+            rank += 1
+            while counts[rank] == 0:
+                rank += 1
+            value += (position - below) * (values[rank] - value)
+        out[i] = value

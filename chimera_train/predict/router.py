@@ -1,0 +1,158 @@
+"""Success probabilities of every model for a text, from the exported ONNX router.
+
+This is the whole run-time side of the semantic router (Chimera §3.3): tokenizer, network, and the
+per-model calibration ``sigmoid(scale · logit + bias)``. Neither torch nor transformers is needed.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from tokenizers import Tokenizer
+
+from chimera_train.errors import DataError
+from chimera_train.files import read_json
+
+__all__ = ["MANIFEST", "NETWORKS", "SCHEMA_VERSION", "TOKENIZER", "OnnxRouter", "file_sha256"]
+
+SCHEMA_VERSION = 1
+MANIFEST = "router.json"
+TOKENIZER = "tokenizer.json"
+NETWORKS = {"fp32": "model.onnx", "int8": "model.int8.onnx"}
+
+_BATCH = 32
+
+
+class OnnxRouter:
+    """Confidences q[m] for texts.
+
+    Args:
+        network: the ONNX file: int64 ``input_ids`` and ``attention_mask`` of shape (batch,
+            sequence) to ``logits`` of shape (batch, n_models).
+        tokenizer: the tokenizer file; its padding is used.
+        models: the model of each logit.
+        max_length: tokens, special ones included, after which a text is cut off.
+        scale: calibration, shape (n_models,).
+        bias: calibration, shape (n_models,).
+        threads: CPU threads of one call.
+
+    Raises:
+        DataError: a file is not what it should be, or the network has another number of outputs.
+    """
+
+    models: tuple[str, ...]
+
+    def __init__(
+        self,
+        network: Path,
+        tokenizer: Path,
+        models: Sequence[str],
+        *,
+        max_length: int,
+        scale: npt.ArrayLike,
+        bias: npt.ArrayLike,
+        threads: int = 1,
+    ) -> None:
+        self.models = tuple(models)
+        self._scale = np.asarray(scale, dtype=np.float64)
+        self._bias = np.asarray(bias, dtype=np.float64)
+        try:
+            self._tokenizer = Tokenizer.from_file(str(tokenizer))
+        except Exception as error:  # tokenizers raises plain Exception for every failure
+            raise DataError(f"{tokenizer} is not a usable tokenizer file: {error}.") from error
+        self._tokenizer.enable_truncation(max_length)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        try:
+            self._session = onnxruntime.InferenceSession(
+                str(network), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime has no common base for its exceptions
+            raise DataError(f"{network} is not a usable ONNX file: {error}.") from error
+        outputs = self._session.get_outputs()[0].shape[-1]
+        if outputs != len(self.models):
+            raise DataError(
+                f"{network} has {outputs} outputs for {len(self.models)} label(s): export it again."
+            )
+
+    @classmethod
+    def load(cls, directory: Path, *, threads: int = 1) -> Self:
+        """Load what ``fit router`` wrote.
+
+        Raises:
+            DataError: a file is missing, altered or malformed, or of a newer schema.
+        """
+        path = directory / MANIFEST
+        manifest = read_json(path)
+        try:
+            version = manifest["schema"]
+            if version > SCHEMA_VERSION:
+                raise DataError(
+                    f"{path} has schema version {version}, newer than the supported"
+                    f" {SCHEMA_VERSION}: update chimera-train."
+                )
+            models = [label["model"] for label in manifest["labels"]]
+            scale = [float(label["scale"]) for label in manifest["labels"]]
+            bias = [float(label["bias"]) for label in manifest["labels"]]
+            max_length, network = int(manifest["max_length"]), NETWORKS[manifest["precision"]]
+            digests = {name: manifest["sha256"][name] for name in (network, TOKENIZER)}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path} is not a router description: {error!r}.") from error
+        for name, digest in digests.items():
+            if file_sha256(directory / name) != digest:
+                raise DataError(
+                    f"{directory / name} is not the file that {path} describes: export it again."
+                )
+        return cls(
+            directory / network,
+            directory / TOKENIZER,
+            models,
+            max_length=max_length,
+            scale=scale,
+            bias=bias,
+            threads=threads,
+        )
+
+    def predict(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Calibrated success probability of every model, shape (len(texts), n_models)."""
+        return _sigmoid(self._scale * self.logits(texts) + self._bias)
+
+    def logits(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Uncalibrated logits, shape (len(texts), n_models)."""
+        parts = [np.empty((0, len(self.models)))]
+        for start in range(0, len(texts), _BATCH):
+            # A request body may hold a lone surrogate, which has no UTF-8 form.
+            batch = [
+                text.encode(errors="replace").decode() for text in texts[start : start + _BATCH]
+            ]
+            encodings = self._tokenizer.encode_batch(batch)
+            feed: dict[str, Any] = {
+                "input_ids": np.array([encoding.ids for encoding in encodings], dtype=np.int64),
+                "attention_mask": np.array(
+                    [encoding.attention_mask for encoding in encodings], dtype=np.int64
+                ),
+            }
+            parts.append(self._session.run(["logits"], feed)[0].astype(np.float64))
+        return np.concatenate(parts)
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex.
+
+    Raises:
+        DataError: the file is missing or unreadable.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.exp(-np.logaddexp(0.0, -x))

@@ -1,0 +1,1 @@
+"""The semantic router: which model will answer a question correctly, learned from traces."""

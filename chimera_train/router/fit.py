@@ -1,0 +1,229 @@
+"""From traces to a router that can be deployed: split, train, export, calibrate, judge.
+
+What is judged is the exported ONNX file behind its calibration, that is, what will run; the
+holdout questions are seen by nothing before.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from transformers.utils import logging as transformers_logging
+
+from chimera_train.errors import ConfigError
+from chimera_train.files import write_json
+from chimera_train.output import Output
+from chimera_train.predict.router import (
+    MANIFEST,
+    NETWORKS,
+    SCHEMA_VERSION,
+    TOKENIZER,
+    OnnxRouter,
+    file_sha256,
+)
+from chimera_train.router.baselines import baseline_scores
+from chimera_train.router.calibrate import fit_calibration
+from chimera_train.router.export import export_router
+from chimera_train.router.gain import routing_gain
+from chimera_train.router.labels import SOLVED, RouterData, Split, router_data, split
+from chimera_train.router.metrics import (
+    average_precision,
+    calibration_error,
+    macro_interval,
+    macro_map,
+)
+from chimera_train.router.settings import RouterSettings
+from chimera_train.router.train import Trained, train
+from chimera_train.traces.store import load_traces
+
+__all__ = ["CHECKPOINT", "METRICS", "fit_router"]
+
+METRICS = "metrics.json"
+CHECKPOINT = "checkpoint"
+
+_RESAMPLES = 500
+
+
+def fit_router(
+    traces_dir: Path, out_dir: Path, settings: RouterSettings, output: Output
+) -> dict[str, Any]:
+    """Fit a router on collected traces and write it to ``out_dir``; return its metrics.
+
+    ``out_dir`` gets ``router.json`` (models, calibration, digests), ``model.onnx``,
+    ``model.int8.onnx``, ``tokenizer.json``, ``metrics.json`` and ``checkpoint/`` (safetensors, for
+    further training). It appears whole or not at all, and replaces an earlier router. Training
+    that was killed is resumed by the same call.
+
+    The metrics are those of the holdout questions: ``map_macro`` with its bootstrap interval
+    ``ci``, ``ap`` and ``base_rate`` per model, ``baselines`` (their macro mAP), ``ece``,
+    ``routing_gain``, and what 8 bits change (``int8``). Models whose holdout questions are all
+    solved or all unsolved have no average precision and are named in ``single_class``.
+
+    Raises:
+        ConfigError: the encoder cannot be used, or ``out_dir`` holds something else.
+        DataError: the traces cannot be used, or hold too few graded questions.
+        ChimeraError: the trained network cannot be exported.
+    """
+    _refuse_foreign(out_dir)
+    parts = split(router_data(load_traces(traces_dir)))
+    work = out_dir.parent / f".{out_dir.name}.work"
+    with _quiet_transformers():
+        trained = train(parts.training, parts.validation, settings, work, output)
+        with _replacing(out_dir) as staging:
+            output.info("Exporting and judging the router.")
+            metrics = _write(staging, parts, trained, settings)
+    shutil.rmtree(work)
+    return metrics
+
+
+def _write(
+    directory: Path, parts: Split, trained: Trained, settings: RouterSettings
+) -> dict[str, Any]:
+    export_router(trained.model, trained.tokenizer, directory, max_length=settings.max_length)
+    models, n = parts.training.models, len(parts.training.models)
+
+    def network(precision: str, scale: npt.ArrayLike, bias: npt.ArrayLike) -> OnnxRouter:
+        return OnnxRouter(
+            directory / NETWORKS[precision],
+            directory / TOKENIZER,
+            models,
+            max_length=settings.max_length,
+            scale=scale,
+            bias=bias,
+        )
+
+    raw = network(settings.precision, np.ones(n), np.zeros(n))
+    scale, bias = fit_calibration(parts.validation.success, raw.logits(parts.validation.texts))
+    routers = {precision: network(precision, scale, bias) for precision in NETWORKS}
+    probabilities = {name: router.predict(parts.holdout.texts) for name, router in routers.items()}
+
+    metrics = _judge(
+        parts,
+        probabilities[settings.precision],
+        raw.predict(parts.holdout.texts),
+        seed=settings.seed,
+    )
+    metrics["int8"] = {
+        "map_macro": macro_map(parts.holdout.success, probabilities["int8"]),
+        "largest_difference": float(np.abs(probabilities["int8"] - probabilities["fp32"]).max()),
+    }
+    metrics["n_questions"] = {
+        "training": len(parts.training.texts),
+        "validation": len(parts.validation.texts),
+        "holdout": len(parts.holdout.texts),
+    }
+    metrics["epochs"] = {"trained": trained.epochs, "best": trained.best_epoch}
+
+    trained.model.save_pretrained(directory / CHECKPOINT)
+    trained.tokenizer.save_pretrained(directory / CHECKPOINT)
+    write_json(directory / METRICS, metrics)
+    write_json(
+        directory / MANIFEST,
+        {
+            "schema": SCHEMA_VERSION,
+            "labels": [
+                {"model": model, "scale": float(a), "bias": float(b)}
+                for model, a, b in zip(models, scale, bias, strict=True)
+            ],
+            "encoder": settings.encoder,
+            "max_length": settings.max_length,
+            "precision": settings.precision,
+            "sha256": {
+                name: file_sha256(directory / name) for name in (*NETWORKS.values(), TOKENIZER)
+            },
+            "metrics": metrics,
+        },
+    )
+    return metrics
+
+
+def _judge(
+    parts: Split,
+    probabilities: npt.NDArray[np.float64],
+    uncalibrated: npt.NDArray[np.float64],
+    *,
+    seed: int,
+) -> dict[str, Any]:
+    holdout: RouterData = parts.holdout
+    precisions = average_precision(holdout.success, probabilities)
+    baselines = baseline_scores(parts.training, holdout.texts)
+    metrics: dict[str, Any] = {
+        "map_macro": macro_map(holdout.success, probabilities),
+        "ci": list(
+            macro_interval(
+                holdout.success,
+                probabilities,
+                holdout.question_ids,
+                resamples=_RESAMPLES,
+                seed=seed,
+            )
+        ),
+        "ap": {},
+        "base_rate": {},
+        "single_class": [],
+        "baselines": {
+            name: macro_map(holdout.success, scores) for name, scores in baselines.items()
+        },
+        "ece": {
+            "raw": calibration_error(holdout.success, uncalibrated),
+            "calibrated": calibration_error(holdout.success, probabilities),
+        },
+        "routing_gain": routing_gain(holdout.success, probabilities, holdout.latency_ms),
+    }
+    for m, model in enumerate(holdout.models):
+        success = holdout.success[:, m]
+        success = success[~np.isnan(success)]
+        if np.isnan(precisions[m]):
+            metrics["single_class"].append(model)
+        else:
+            metrics["ap"][model] = float(precisions[m])
+        if len(success):
+            metrics["base_rate"][model] = float((success >= SOLVED).mean())
+    return metrics
+
+
+def _refuse_foreign(out_dir: Path) -> None:
+    """Refuse to replace anything but an earlier router."""
+    ours = {MANIFEST, *NETWORKS.values(), TOKENIZER, METRICS, CHECKPOINT}
+    if out_dir.is_dir():
+        foreign = sorted(path.name for path in out_dir.iterdir() if path.name not in ours)
+        if foreign:
+            raise ConfigError(
+                f"{out_dir} holds '{foreign[0]}', which is not part of a router: choose another"
+                " --out, or empty it."
+            )
+    elif out_dir.exists():
+        raise ConfigError(f"{out_dir} is a file: choose a directory for --out.")
+
+
+@contextmanager
+def _replacing(out_dir: Path) -> Iterator[Path]:
+    """Yield a new directory that takes the place of ``out_dir`` if the block succeeds."""
+    out_dir.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out_dir.name}.", dir=out_dir.parent) as temporary:
+        staging, previous = Path(temporary, "new"), Path(temporary, "previous")
+        staging.mkdir()
+        yield staging
+        if out_dir.exists():
+            out_dir.replace(previous)
+        staging.replace(out_dir)
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Silence what transformers says for notebooks: bars, and notes on untrained heads."""
+    verbosity = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()

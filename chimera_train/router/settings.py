@@ -1,0 +1,69 @@
+"""The ``fit_router`` section of a parameter file."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from chimera_train.config import Settings
+
+__all__ = ["SMALL", "RouterSettings", "SmallEncoder"]
+
+SMALL = "small"
+
+
+class SmallEncoder(Settings):
+    """The shape of an untrained ModernBERT.
+
+    Attributes:
+        hidden_size: width; a multiple of twice ``heads``, because rotary embeddings pair channels.
+        layers: transformer layers.
+        heads: attention heads.
+    """
+
+    hidden_size: int = Field(default=64, ge=8)
+    layers: int = Field(default=2, ge=1)
+    heads: int = Field(default=4, ge=1)
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError("hidden_size must be a multiple of twice the heads")
+        return self
+
+
+class RouterSettings(Settings):
+    """How a router is trained. The paper (Chimera §3.3) publishes the encoder only.
+
+    Attributes:
+        encoder: a directory, a Hugging Face id ``org/name`` with an optional ``@revision``, or
+            ``small``: an untrained ModernBERT with a vocabulary learned from the training texts,
+            for narrow tasks and for machines without a GPU.
+        small: the shape of ``encoder: small``; not accepted with another encoder.
+        learning_rate: peak of the linear schedule; an untrained encoder wants about 1e-3.
+        epochs: the most passes over the training questions.
+        batch_size: questions per optimizer step and device.
+        max_length: tokens of a question that are read; the rest is cut off.
+        warmup: share of all steps over which the learning rate rises from zero.
+        weight_decay: decay of the weight matrices (AdamW).
+        patience: epochs without a better validation mAP after which training stops.
+        seed: of initialisation and order.
+        precision: which of the two exported ONNX files the router runs on.
+    """
+
+    encoder: str = Field(default="answerdotai/ModernBERT-large", min_length=1)
+    small: SmallEncoder | None = None
+    learning_rate: float = Field(default=3e-5, gt=0)
+    epochs: int = Field(default=10, ge=1)
+    batch_size: int = Field(default=16, ge=1)
+    max_length: int = Field(default=512, ge=8)
+    warmup: float = Field(default=0.1, ge=0, lt=1)
+    weight_decay: float = Field(default=0.01, ge=0)
+    patience: int = Field(default=3, ge=1)
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    precision: Literal["fp32", "int8"] = "fp32"
+
+    @model_validator(mode="after")
+    def _shape_only_for_small(self) -> Self:
+        if self.small is not None and self.encoder != SMALL:
+            raise ValueError(f"'small' describes 'encoder: {SMALL}', not '{self.encoder}'")
+        return self

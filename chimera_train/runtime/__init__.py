@@ -1,0 +1,1 @@
+"""The gateway: an OpenAI-compatible server that lets the scheduling core choose the engine."""

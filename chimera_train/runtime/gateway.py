@@ -1,0 +1,301 @@
+"""The life of a request, from its arrival to its last token.
+
+1  read        who is asking, for which program and stage, with what text        (api.py)
+2  refuse      when too many requests wait already
+3  predict     remaining tokens and confidence, off the event loop       (predictions.py)
+4  decide      engine and place in its queue                                 (scheduling)
+5  wait        until the engine has room                                  (dispatcher.py)
+6  forward     stream from the engine, relay, count tokens                        (relay)
+7  try again   from 3, when the engine went away and nothing was sent yet
+8  log         what was predicted beside what happened              (trip.py, decisions.py)
+"""
+
+import asyncio
+import itertools
+import json
+import logging
+import math
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from chimera_train.errors import EngineError
+from chimera_train.relay.assemble import Assembler
+from chimera_train.relay.events import StreamObserver
+from chimera_train.relay.upstream import Headers, Upstream, open_upstream
+from chimera_train.runtime.api import ApiError, Call, upstream_body
+from chimera_train.runtime.decisions import DecisionLog
+from chimera_train.runtime.dispatcher import Dispatcher, Slot
+from chimera_train.runtime.engines import Endpoint, Engines
+from chimera_train.runtime.metrics import GatewayMetrics
+from chimera_train.runtime.predictions import Batcher, Prediction, Predictors, Query, predict_batch
+from chimera_train.runtime.programs import ProgramTable
+from chimera_train.runtime.reply import Reply
+from chimera_train.runtime.settings import GatewaySettings
+from chimera_train.runtime.trip import Trip
+from chimera_train.scheduling.model import Request
+from chimera_train.scheduling.scheduler import Scheduler
+
+__all__ = ["Gateway"]
+
+_log = logging.getLogger(__name__)
+
+_SWEEP_S = 1.0
+
+
+class Gateway:
+    """Answers generating requests with the engines of a pool.
+
+    Args:
+        model: the one model name that clients ask for.
+        endpoints: in the order of the scheduler's engines.
+        scheduler: decides; the gateway is its only caller.
+        predictors: what it decides by.
+        settings: limits and timings.
+        decisions: where decisions are logged, if anywhere.
+        clock: the present in ms; only differences count.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        endpoints: Sequence[Endpoint],
+        scheduler: Scheduler,
+        predictors: Predictors,
+        settings: GatewaySettings,
+        decisions: DecisionLog | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self.model = model
+        self.settings = settings
+        self.clock = clock
+        self.engine_names = [endpoint.name for endpoint in endpoints]
+        self.engine_models = list(predictors.models)
+        self.dispatcher = Dispatcher(scheduler, self.engine_names, clock)
+        self.programs = ProgramTable(
+            settings.max_programs, settings.program_ttl_s * 1000, self.dispatcher.end_program
+        )
+        self.metrics = GatewayMetrics(self.dispatcher, self.programs, self.engine_names)
+        self._engines = Engines(endpoints, settings)
+        self._everything = range(len(endpoints))
+        self._decisions = decisions
+        self._predict = Batcher(partial(predict_batch, predictors), settings.max_batch)
+        self._request_ids = itertools.count()
+        self._in_flight = 0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Ready to serve: everything is compiled, and every engine was asked whether it is up."""
+        self.dispatcher.warm_up()
+        await self._predict(Query("", "", "", "", 0, 0, self._everything, True, True))
+        await self._engines.probe(self._everything, self.dispatcher)
+        background = [
+            asyncio.create_task(self._engines.keep_probing(self.dispatcher)),
+            asyncio.create_task(self._forget_old_programs()),
+        ]
+        try:
+            yield
+        finally:
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            await self._engines.close()
+            self._predict.close()
+
+    async def serve(self, call: Call, headers: Headers, reply: Reply, arrived_ms: float) -> None:
+        """Answer one request.
+
+        Args:
+            call: the request.
+            headers: its end-to-end headers, which the engine gets as well.
+            reply: takes the response.
+            arrived_ms: when the request had been received.
+
+        Raises:
+            ApiError: it could not be answered, or not to the end.
+        """
+        self._refuse_if_full()
+        program_id = call.program_id or f"request-{uuid.uuid4().hex}"
+        program = self.programs.enter(program_id, call.workflow, self.clock())
+        trip = Trip(call, program, datetime.now(UTC), arrived_ms)
+        self._in_flight += 1
+        try:
+            await self._answer(trip, headers, reply)
+        except asyncio.CancelledError:
+            trip.error = "cancelled: the client went away, or the gateway stopped"
+            raise
+        except Exception as error:
+            trip.error = str(error)
+            raise
+        finally:
+            self._in_flight -= 1
+            now_ms = self.clock()
+            self.programs.leave(
+                program, trip.observer.output_tokens if trip.completed else 0, now_ms
+            )
+            if call.program_id is None:
+                self.programs.end(program)
+            self._note(trip, now_ms)
+
+    async def _answer(self, trip: Trip, headers: Headers, reply: Reply) -> None:
+        while True:
+            prediction = trip.prediction = await self._predict_for(trip)
+            tokens = prediction.remaining_tokens
+            request = Request(
+                request_id=next(self._request_ids),
+                program_id=trip.program.program_id,
+                remaining_tokens=np.zeros(len(self._everything)) if tokens is None else tokens,
+                confidence=prediction.confidence,
+            )
+            try:
+                async with self.dispatcher.slot(request) as slot:
+                    trip.slot = slot
+                    if trip.overhead_ms is None:
+                        trip.overhead_ms = slot.admitted_ms - trip.arrived_ms
+                    await self._forward(trip, slot, headers, reply)
+                return
+            except EngineError as error:
+                if not any(map(self.dispatcher.is_up, self._everything)):
+                    raise self._unavailable(503, error) from error
+                if reply.status is not None or trip.fallbacks == self.settings.redispatches:
+                    raise self._unavailable(502, error) from error
+                trip.fallbacks += 1
+
+    async def _predict_for(self, trip: Trip) -> Prediction:
+        call, program = trip.call, trip.program
+        while True:
+            engine = self.dispatcher.engine_of(program.program_id)
+            prediction = await self._predict(
+                Query(
+                    workflow=call.workflow or program.workflow,
+                    stage=call.stage,
+                    system_text=call.system_text,
+                    user_text=call.user_text,
+                    token_ids=call.token_ids,
+                    generated_tokens=program.generated_tokens,
+                    engines=self._everything if engine is None else [engine],
+                    with_lengths=self.dispatcher.needs_lengths,
+                    with_confidence=self.dispatcher.needs_confidence and program.confidence is None,
+                )
+            )
+            # The router judges a program by its first request.
+            if program.confidence is None:
+                program.confidence = prediction.confidence
+            prediction.confidence = program.confidence
+            # A program that lost its engine meanwhile needs the other engines' ŷ too.
+            if engine is None or self.dispatcher.engine_of(program.program_id) == engine:
+                return prediction
+
+    async def _forward(self, trip: Trip, slot: Slot, headers: Headers, reply: Reply) -> None:
+        engine = slot.decision.engine
+        endpoint = self._engines.endpoints[engine]
+        decision = {"engine": endpoint.name, "reason": slot.decision.reason}
+        reply.headers = [(b"x-chimera-decision", json.dumps(decision).encode())]
+        trip.observer = StreamObserver()
+        priority = slot.decision.priority if endpoint.takes_priority else None
+        body = upstream_body(trip.call, endpoint.served_model, priority)
+        try:
+            async with open_upstream(
+                self._engines.clients[engine], trip.call.kind.path, headers, body
+            ) as upstream:
+                await self._relay(trip, slot, upstream, reply)
+        except EngineError as error:
+            _log.warning("%s", error)
+            self.metrics.engine_failures.labels(endpoint.name).inc()
+            self.dispatcher.engine_down(engine)
+            raise
+
+    async def _relay(self, trip: Trip, slot: Slot, upstream: Upstream, reply: Reply) -> None:
+        call, observer = trip.call, trip.observer
+        if not upstream.streams:  # an error, or a request that the engine cannot stream
+            body = await upstream.body()
+            observer.see_body(body)
+            slot.completed = upstream.status < 400
+            if not slot.completed:
+                trip.error = f"the engine answered with status {upstream.status}"
+            await reply.whole(upstream.status, body, upstream.headers)
+            return
+        assembler = None if call.stream else Assembler()
+        async with aclosing(upstream.events()) as events:
+            async for event in events:
+                if tokens := observer.see(event, self.clock()):
+                    self.dispatcher.on_tokens(slot, tokens)
+                if assembler is not None:
+                    assembler.add(event)
+                elif call.wants_usage or not event.only_usage:
+                    await reply.write(event.raw, upstream.headers)
+        if observer.error is not None:
+            trip.error = str(observer.error.get("message"))
+        if assembler is None:
+            slot.completed = observer.error is None
+            await reply.finish()
+            return
+        status, value = _whole_response(assembler, observer.error)
+        slot.completed = observer.error is None
+        await reply.json(status, value, upstream.headers)
+
+    def _refuse_if_full(self) -> None:
+        waiting = self._in_flight - sum(map(self.dispatcher.outstanding, self._everything))
+        if waiting < self.settings.max_waiting:
+            return
+        # By then the least loaded engine is through with what it has.
+        up = filter(self.dispatcher.is_up, self._everything)
+        least_ms = min(map(self.dispatcher.engine_load_ms, up), default=0.0)
+        wait_s = min(60, max(1, math.ceil(least_ms / 1000)))
+        raise ApiError(
+            429,
+            f"{waiting} requests are waiting already; try again later.",
+            kind="rate_limit_error",
+            code="queue_full",
+            headers={"retry-after": str(wait_s)},
+        )
+
+    def _unavailable(self, status: int, error: EngineError) -> ApiError:
+        wait_s = math.ceil(self.settings.probe_interval_s)
+        return ApiError(
+            status,
+            str(error),
+            kind="server_error",
+            code="engine_unavailable",
+            headers={"retry-after": str(wait_s)},
+        )
+
+    def _note(self, trip: Trip, now_ms: float) -> None:
+        metrics = self.metrics
+        if trip.overhead_ms is not None:
+            metrics.overhead.observe(trip.overhead_ms / 1000)
+        if trip.slot is not None:
+            name = self.engine_names[trip.slot.decision.engine]
+            metrics.queue.labels(name).observe((trip.queue_ms or 0.0) / 1000)
+            metrics.e2e.labels(name).observe((now_ms - trip.arrived_ms) / 1000)
+            if trip.ttft_ms is not None:
+                metrics.ttft.labels(name).observe(trip.ttft_ms / 1000)
+        if self._decisions is not None:
+            self._decisions.add(trip.row(now_ms, self.engine_names, self.engine_models))
+
+    async def _forget_old_programs(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            self.programs.expire(self.clock())
+
+
+def _whole_response(
+    assembler: Assembler, error: dict[str, Any] | None
+) -> tuple[int, dict[str, Any]]:
+    """Status and body of the response that a stream adds up to.
+
+    Raises:
+        ApiError: the stream ended early.
+    """
+    if error is not None:
+        code = error.get("code")
+        return code if isinstance(code, int) and 400 <= code < 600 else 502, {"error": error}
+    try:
+        return 200, assembler.response()
+    except EngineError as cut_off:
+        raise ApiError(502, str(cut_off), kind="server_error") from cut_off

@@ -1,0 +1,75 @@
+"""Running the gateway under uvicorn: bind early, say when ready, drain on a signal."""
+
+import asyncio
+import math
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from chimera_train.errors import ChimeraError, ConfigError
+
+__all__ = ["bind", "run"]
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it accepts connections."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take the address without listening yet, so that a taken port is found out at once.
+
+    Port 0 is any free one.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    taken = socket.socket(family)
+    try:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((host, port))
+    except OSError as error:
+        taken.close()
+        raise ConfigError(
+            f"The gateway cannot listen on {host}:{port} ({error.strerror}):"
+            " stop what uses it, or give another --host or --port."
+        ) from error
+    return taken
+
+
+def run(
+    app: ASGIApp, listener: socket.socket, drain_timeout_s: float, on_ready: Callable[[], None]
+) -> None:
+    """Serve ``app`` until SIGINT or SIGTERM.
+
+    On a signal no new connection is accepted, running requests have ``drain_timeout_s`` to finish,
+    and then the signal takes its usual course: KeyboardInterrupt for SIGINT, for SIGTERM what the
+    caller installed. A second SIGINT ends it at once.
+
+    Raises:
+        ChimeraError: the application did not start.
+    """
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=math.ceil(drain_timeout_s),
+    )
+    server = _Server(config, on_ready)
+    try:
+        asyncio.run(server.serve([listener]))
+    except SystemExit as error:
+        if server.started:
+            raise
+        raise ChimeraError("The gateway could not start: see the messages above.") from error

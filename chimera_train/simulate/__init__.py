@@ -1,0 +1,1 @@
+"""Simulating a pool of vLLM engines under the very scheduler that serves."""

@@ -1,0 +1,73 @@
+"""Writing what a sweep found: JSON for tools, CSV and Parquet for analysis, and the plot."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from chimera_train import __version__
+from chimera_train.files import atomic_path, write_json, write_text
+from chimera_train.simulate.frontier import plot_frontier, policy_label
+from chimera_train.simulate.metrics import FIGURES
+from chimera_train.simulate.settings import SweepSettings
+from chimera_train.simulate.sweep import SweepResult
+
+__all__ = ["RESULTS_SCHEMA", "figures_by_cell", "write_programs", "write_sweep"]
+
+RESULTS_SCHEMA = 1
+
+
+def write_sweep(result: SweepResult, settings: SweepSettings, directory: Path) -> list[Path]:
+    """Write ``cells.csv``, ``runs.parquet``, ``frontier.png`` and, last, ``cells.json``."""
+    files = [directory / name for name in ("cells.csv", "runs.parquet", "frontier.png")]
+    write_text(
+        files[0], pd.json_normalize([_flat(cell) for cell in result.cells]).to_csv(index=False)
+    )
+    _write_parquet(result.runs, files[1])
+    plot_frontier(result.cells, files[2])
+    path = directory / "cells.json"
+    write_json(
+        path,
+        {
+            "schema": RESULTS_SCHEMA,
+            "tool_version": __version__,
+            "settings": settings.model_dump(mode="json"),
+            "cells": result.cells,
+            "warnings": result.warnings,
+        },
+    )
+    return [*files, path]
+
+
+def figures_by_cell(cells: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """The figures of every cell under a readable name, for tracking."""
+    named = {}
+    for number, cell in enumerate(cells):
+        name = f"{number} {policy_label(cell['policy'])}"
+        if cell["rate_per_s"] is not None:
+            name += f" {cell['rate_per_s']:g} per s"
+        named[name] = {figure: cell[figure] for figure in FIGURES}
+    return named
+
+
+def write_programs(programs: pd.DataFrame, directory: Path) -> Path:
+    """Write the programs of ``run_cell`` as ``programs.parquet``."""
+    path = directory / "programs.parquet"
+    _write_parquet(programs, path)
+    return path
+
+
+def _flat(cell: dict[str, Any]) -> dict[str, Any]:
+    ends = {
+        f"{name}_{end}": interval[i]
+        for name, interval in cell["ci"].items()
+        if interval is not None
+        for i, end in enumerate(("ci_low", "ci_high"))
+    }
+    return {**{key: value for key, value in cell.items() if key != "ci"}, **ends}
+
+
+def _write_parquet(frame: pd.DataFrame, path: Path) -> None:
+    with atomic_path(path) as temporary:
+        frame.to_parquet(temporary, compression="zstd", index=False)

@@ -1,0 +1,306 @@
+"""One vLLM V1 engine: which tokens each step computes, and how long the step takes.
+
+A step (``vllm/v1/core/sched/scheduler.py``, release 0.32) shares a budget of tokens: first among
+the running requests in the order they were admitted, then among the waiting ones, most urgent
+first. A prompt may be computed in chunks; the step in which its last token is computed yields the
+first output token, and every further step one more. KV memory is handed out in blocks. A running
+request that finds no free block preempts the least urgent one, possibly itself, which loses its
+blocks and later computes prompt and output again; a step that preempted admits nobody. A waiting
+request is admitted only while its whole sequence fits the free blocks, and never takes memory or a
+place from a running one, however urgent it is.
+
+Urgency is (priority, arrival), lower first. An engine under ``fcfs`` is the case where all
+priorities are equal.
+
+Not modelled: prefix caching (every prompt is computed in full), and asynchronous scheduling, where
+a step is planned before its predecessor has ended.
+
+The state of an engine is four arrays, so that the rules are compiled functions over them:
+``requests`` and ``times`` have one column a request (its *slot*), ``queues`` holds the slots that
+run and that wait, and ``counts`` how many those are, the free blocks and the steps so far.
+"""
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+__all__ = [
+    "ARRIVAL",
+    "BLOCKS",
+    "BLOCK_SIZE",
+    "CHUNK",
+    "CHUNKED",
+    "COMPUTED",
+    "FIRST_TOKEN",
+    "FREE_BLOCKS",
+    "GENERATED",
+    "MAX_SEQS",
+    "MAX_TOKENS",
+    "N_RUNNING",
+    "N_WAITING",
+    "OUTPUT",
+    "PREEMPTIONS",
+    "PRIORITY",
+    "PROMPT",
+    "RUNNING",
+    "START",
+    "STEPS",
+    "WAITING",
+    "advance",
+    "end_step",
+    "schedule_step",
+]
+
+# Rows of ``requests``. CHUNK: tokens that the current step computes.
+PRIORITY, ARRIVAL, PROMPT, OUTPUT, COMPUTED, GENERATED, BLOCKS, CHUNK, PREEMPTIONS = range(9)
+# Rows of ``times``, ms: the start of a request's first step and its first token; NaN until then.
+START, FIRST_TOKEN = range(2)
+# Rows of ``queues``; the running are in order of admission, the waiting in none.
+RUNNING, WAITING = range(2)
+# Entries of ``counts``.
+N_RUNNING, N_WAITING, FREE_BLOCKS, STEPS = range(4)
+# Entries of ``limits``. CHUNKED: whether a prompt may be computed in several steps.
+MAX_SEQS, MAX_TOKENS, BLOCK_SIZE, CHUNKED = range(4)
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+
+@njit(cache=True)
+def schedule_step(
+    limits: IntArray,
+    requests: IntArray,
+    times: FloatArray,
+    queues: IntArray,
+    counts: IntArray,
+    now_ms: float,
+) -> tuple[int, int, int, float]:
+    """Fill the CHUNK of every request in the step that starts now.
+
+    Returns:
+        The step's features, as the step-time model has them: prefill_tokens, decode_tokens,
+        decode_ctx_tokens, prefill_attn. All zero where every running request was preempted: such a
+        step takes no time.
+    """
+    budget, preempted = _schedule_running(limits, requests, queues, counts)
+    if not preempted:
+        _admit_waiting(limits, requests, times, queues, counts, budget, now_ms)
+    prefill_tokens, decode_tokens, decode_ctx_tokens, prefill_attn = 0, 0, 0, 0.0
+    for slot in queues[RUNNING, : counts[N_RUNNING]]:
+        chunk, computed = requests[CHUNK, slot], requests[COMPUTED, slot]
+        if requests[GENERATED, slot] > 0 and _uncomputed(requests, slot) == 1:
+            decode_tokens += chunk
+            decode_ctx_tokens += chunk * computed
+        else:
+            prefill_tokens += chunk
+            prefill_attn += chunk * computed + chunk * (chunk + 1) / 2
+    return prefill_tokens, decode_tokens, decode_ctx_tokens, prefill_attn
+
+
+@njit(cache=True)
+def end_step(
+    requests: IntArray,
+    times: FloatArray,
+    queues: IntArray,
+    counts: IntArray,
+    finished: IntArray,
+    now_ms: float,
+) -> int:
+    """Apply the step that ends now.
+
+    Returns:
+        The number of requests it finished; ``finished`` begins with their slots. They leave their
+        blocks and their place.
+    """
+    running = queues[RUNNING]
+    n_running = counts[N_RUNNING]
+    kept, n_finished = 0, 0
+    for position in range(n_running):
+        slot = running[position]
+        chunk = requests[CHUNK, slot]
+        requests[COMPUTED, slot] += chunk
+        requests[CHUNK, slot] = 0
+        if chunk > 0 and _uncomputed(requests, slot) == 0:
+            requests[GENERATED, slot] += 1
+            if requests[GENERATED, slot] == 1:
+                times[FIRST_TOKEN, slot] = now_ms
+        if requests[GENERATED, slot] == requests[OUTPUT, slot]:
+            counts[FREE_BLOCKS] += requests[BLOCKS, slot]
+            requests[BLOCKS, slot] = 0
+            finished[n_finished] = slot
+            n_finished += 1
+        else:
+            running[kept] = slot
+            kept += 1
+    counts[N_RUNNING] = kept
+    counts[STEPS] += 1
+    return n_finished
+
+
+@njit(cache=True)
+def advance(
+    limits: IntArray,
+    coefficients: FloatArray,
+    requests: IntArray,
+    times: FloatArray,
+    queues: IntArray,
+    counts: IntArray,
+    finished: IntArray,
+    now_ms: float,
+    horizon_ms: float,
+    slowdown: float,
+) -> tuple[float, float]:
+    """Run steps from now on; stop within the first that finishes a request or passes the horizon.
+
+    That step has begun and not ended: ``end_step`` ends it. An engine that is left alone until
+    ``horizon_ms`` shows nothing but tokens before that step's end, so it is enough to stop there.
+    ``coefficients`` are those of ``StepTimeModel.coefficients``, and every step takes ``slowdown``
+    times as long.
+
+    Returns:
+        When the begun step started, and its time without slow-down (ms).
+    """
+    while True:
+        prefill, decode, context, attention = schedule_step(
+            limits, requests, times, queues, counts, now_ms
+        )
+        if prefill + decode == 0:
+            continue
+        step_ms = (
+            coefficients[0]
+            + coefficients[1] * prefill
+            + coefficients[2] * decode
+            + coefficients[3] * context
+            + coefficients[4] * attention
+        )
+        end_ms = now_ms + step_ms * slowdown
+        if end_ms >= horizon_ms or _finishes_any(requests, queues, counts):
+            return now_ms, step_ms
+        end_step(requests, times, queues, counts, finished, end_ms)
+        now_ms = end_ms
+
+
+@njit(cache=True)
+def _schedule_running(
+    limits: IntArray, requests: IntArray, queues: IntArray, counts: IntArray
+) -> tuple[int, bool]:
+    """Chunks of the running requests; the budget left, and whether any was preempted."""
+    running = queues[RUNNING]
+    budget = limits[MAX_TOKENS]
+    preempted = False
+    position = 0
+    while position < counts[N_RUNNING] and budget > 0:
+        slot = running[position]
+        chunk = min(_uncomputed(requests, slot), budget)
+        missing = (
+            _blocks(requests[COMPUTED, slot] + chunk, limits[BLOCK_SIZE]) - requests[BLOCKS, slot]
+        )
+        while missing > counts[FREE_BLOCKS]:
+            preempted = True
+            victim = _least_urgent(requests, running[: counts[N_RUNNING]])
+            budget += requests[CHUNK, running[victim]]
+            _preempt(requests, queues, counts, victim)
+            if victim == position:
+                return budget, True
+            if victim < position:
+                position -= 1
+        counts[FREE_BLOCKS] -= missing
+        requests[BLOCKS, slot] += missing
+        requests[CHUNK, slot] = chunk
+        budget -= chunk
+        position += 1
+    return budget, preempted
+
+
+@njit(cache=True)
+def _admit_waiting(
+    limits: IntArray,
+    requests: IntArray,
+    times: FloatArray,
+    queues: IntArray,
+    counts: IntArray,
+    budget: int,
+    now_ms: float,
+) -> None:
+    running, waiting = queues[RUNNING], queues[WAITING]
+    while counts[N_WAITING] > 0 and budget > 0 and counts[N_RUNNING] < limits[MAX_SEQS]:
+        position = _most_urgent(requests, waiting[: counts[N_WAITING]])
+        slot = waiting[position]
+        tokens = _uncomputed(requests, slot)
+        if not limits[CHUNKED] and tokens > budget:
+            return
+        if _blocks(tokens, limits[BLOCK_SIZE]) > counts[FREE_BLOCKS]:
+            return
+        chunk = min(tokens, budget)
+        blocks = _blocks(chunk, limits[BLOCK_SIZE])
+        counts[FREE_BLOCKS] -= blocks
+        requests[BLOCKS, slot] = blocks
+        requests[CHUNK, slot] = chunk
+        budget -= chunk
+        counts[N_WAITING] -= 1
+        waiting[position] = waiting[counts[N_WAITING]]
+        running[counts[N_RUNNING]] = slot
+        counts[N_RUNNING] += 1
+        if np.isnan(times[START, slot]):
+            times[START, slot] = now_ms
+
+
+@njit(cache=True)
+def _preempt(requests: IntArray, queues: IntArray, counts: IntArray, position: int) -> None:
+    running, waiting = queues[RUNNING], queues[WAITING]
+    slot = running[position]
+    counts[FREE_BLOCKS] += requests[BLOCKS, slot]
+    requests[BLOCKS, slot] = 0
+    requests[COMPUTED, slot] = 0
+    requests[CHUNK, slot] = 0
+    requests[PREEMPTIONS, slot] += 1
+    counts[N_RUNNING] -= 1
+    running[position : counts[N_RUNNING]] = running[position + 1 : counts[N_RUNNING] + 1].copy()
+    waiting[counts[N_WAITING]] = slot
+    counts[N_WAITING] += 1
+
+
+@njit(cache=True)
+def _finishes_any(requests: IntArray, queues: IntArray, counts: IntArray) -> bool:
+    for slot in queues[RUNNING, : counts[N_RUNNING]]:
+        completes = requests[CHUNK, slot] == _uncomputed(requests, slot)
+        if completes and requests[GENERATED, slot] + 1 == requests[OUTPUT, slot]:
+            return True
+    return False
+
+
+@njit(cache=True)
+def _uncomputed(requests: IntArray, slot: int) -> int:
+    return requests[PROMPT, slot] + requests[GENERATED, slot] - requests[COMPUTED, slot]
+
+
+@njit(cache=True)
+def _blocks(tokens: int, block_size: int) -> int:
+    return (tokens + block_size - 1) // block_size
+
+
+@njit(cache=True)
+def _more_urgent(requests: IntArray, a: int, b: int) -> bool:
+    if requests[PRIORITY, a] != requests[PRIORITY, b]:
+        return requests[PRIORITY, a] < requests[PRIORITY, b]
+    return requests[ARRIVAL, a] < requests[ARRIVAL, b]
+
+
+@njit(cache=True)
+def _most_urgent(requests: IntArray, slots: IntArray) -> int:
+    """Position in ``slots``, which is not empty."""
+    best = 0
+    for position in range(1, slots.size):
+        if _more_urgent(requests, slots[position], slots[best]):
+            best = position
+    return best
+
+
+@njit(cache=True)
+def _least_urgent(requests: IntArray, slots: IntArray) -> int:
+    """Position in ``slots``, which is not empty."""
+    worst = 0
+    for position in range(1, slots.size):
+        if _more_urgent(requests, slots[worst], slots[position]):
+            worst = position
+    return worst

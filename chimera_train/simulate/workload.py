@@ -1,0 +1,226 @@
+"""What programs do when they are replayed: the trajectories of traces, with their predictions.
+
+A *trajectory* is one recorded program: what a model produced, stage by stage, on a question. A
+simulated program is a question; routed to model m it follows one of m's trajectories on it. Every
+prediction a scheduler would ask for is made once, here, on the very texts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from chimera_train.errors import DataError
+from chimera_train.predict.features import StageRequest
+from chimera_train.traces.split import HOLDOUT_FOLD, folds
+from chimera_train.traces.store import Traces
+
+__all__ = ["ConfidenceModel", "LengthModel", "Workload", "workload_from_traces"]
+
+
+class ConfidenceModel(Protocol):
+    """What is needed of a router (``predict.router.OnnxRouter``)."""
+
+    @property
+    def models(self) -> Sequence[str]:
+        """The names of the columns of ``predict``."""
+        ...
+
+    def predict(self, texts: Sequence[str]) -> npt.NDArray[np.floating]:
+        """q, shape (n, n_models)."""
+        ...
+
+
+class LengthModel(Protocol):
+    """What is needed of a length predictor (``predict.length.LengthPredictor``)."""
+
+    def predict(self, model: str, requests: Sequence[StageRequest]) -> npt.NDArray[np.floating]:
+        """ŷ, shape (n, 1)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Trajectories of every model on every question, as flat arrays.
+
+    The trajectories of question i and model j are the ``n_samples[i, j]`` from
+    ``first_trajectory[i, j]`` on; the stages of trajectory t are those from ``first_stage[t]`` up
+    to ``first_stage[t + 1]``. A question that was run under several workflows counts once for each.
+
+    Attributes:
+        questions: question ids; models: model names; program_ids: of the trajectories.
+        first_trajectory, n_samples: shape (n_questions, n_models).
+        confidence: q, shape (n_questions, n_models); zeros without a router.
+        first_stage: shape (n_trajectories + 1,).
+        score: shape (n_trajectories,), 0..1.
+        prompt_tokens, output_tokens: shape (n_stages,).
+        remaining_tokens: ŷ of the program from the stage on, shape (n_stages,); zeros without a
+            length predictor.
+    """
+
+    questions: Sequence[str]
+    models: Sequence[str]
+    program_ids: Sequence[str]
+    first_trajectory: npt.NDArray[np.int64]
+    n_samples: npt.NDArray[np.int64]
+    confidence: npt.NDArray[np.float64]
+    first_stage: npt.NDArray[np.int64]
+    score: npt.NDArray[np.float64]
+    prompt_tokens: npt.NDArray[np.int64]
+    output_tokens: npt.NDArray[np.int64]
+    remaining_tokens: npt.NDArray[np.float64]
+
+    def stages_of(self, model: str) -> npt.NDArray[np.int64]:
+        """The stages of every trajectory of ``model``."""
+        column = list(self.models).index(model)
+        first = self.first_trajectory[:, column]
+        # The trajectories of one question and model, hence their stages, are consecutive.
+        begin = self.first_stage[first]
+        end = self.first_stage[first + self.n_samples[:, column]]
+        return np.concatenate([np.arange(a, b) for a, b in zip(begin, end, strict=True)])
+
+
+def workload_from_traces(
+    traces: Traces,
+    models: Sequence[str],
+    *,
+    holdout: bool,
+    router: ConfidenceModel | None,
+    length: LengthModel | None,
+) -> Workload:
+    """The workload of ``models`` on the holdout questions, or on all, of a data set.
+
+    ``models`` may repeat one that several engines serve.
+
+    Raises:
+        DataError: there are no such questions; a question lacks a completed program of one of the
+            models; a program has no stages or no score, or a stage without tokens; the router or
+            the length predictor does not know a model.
+    """
+    models = list(dict.fromkeys(models))
+    programs = traces.programs[traces.programs["model"].isin(models)]
+    if holdout:
+        programs = programs[folds(programs["question_id"]) == HOLDOUT_FOLD]
+    if programs.empty:
+        raise DataError(
+            f"No program of {', '.join(models)}"
+            f"{' on a holdout question' if holdout else ''} is in the traces: collect more."
+        )
+    ungraded = programs[programs["score"].isna()]
+    if not ungraded.empty:
+        raise DataError(
+            f"{len(ungraded)} programs have no score, the first is"
+            f" '{ungraded['program_id'].iloc[0]}': a simulation needs graded traces."
+        )
+    # By question, then model, then sample: the order in which the arrays index trajectories.
+    programs = programs.assign(column=programs["model"].map(models.index))
+    programs = programs.sort_values(["question_id", "workflow", "column", "sample", "program_id"])
+    programs = programs.reset_index(drop=True)
+    row = programs.groupby(["question_id", "workflow"]).ngroup()
+    n_samples = np.zeros((int(row.max()) + 1, len(models)), dtype=np.int64)
+    np.add.at(n_samples, (row.to_numpy(), programs["column"].to_numpy()), 1)
+    first = programs[~row.duplicated()]
+    _check_every_model(n_samples, models, first)
+
+    first_trajectory = (np.cumsum(n_samples) - n_samples.ravel()).reshape(n_samples.shape)
+    stages = _stages(traces, programs)
+    n_stages = np.bincount(stages["position"], minlength=len(programs))
+    if not n_stages.all():
+        name = programs["program_id"].iloc[int(n_stages.argmin())]
+        raise DataError(f"Program '{name}' has no completed stage: collect its question again.")
+    first_stage = np.concatenate([[0], np.cumsum(n_stages)])
+    texts = stages["text"].iloc[first_stage[first_trajectory[:, 0]]].tolist()
+    return Workload(
+        questions=first["question_id"].tolist(),
+        models=models,
+        program_ids=programs["program_id"].tolist(),
+        first_trajectory=first_trajectory,
+        n_samples=n_samples,
+        confidence=_confidence(router, models, texts),
+        first_stage=first_stage,
+        score=programs["score"].to_numpy(dtype=np.float64),
+        prompt_tokens=stages["prompt_tokens"].to_numpy(dtype=np.int64),
+        output_tokens=stages["output_tokens"].to_numpy(dtype=np.int64),
+        remaining_tokens=_remaining_tokens(length, models, stages),
+    )
+
+
+def _check_every_model(
+    n_samples: npt.NDArray[np.int64], models: Sequence[str], first: pd.DataFrame
+) -> None:
+    lacking = n_samples == 0
+    if lacking.any():
+        row, column = np.argwhere(lacking)[0]
+        raise DataError(
+            f"{lacking.any(axis=1).sum()} questions lack a completed program of a model of the"
+            f" pool, the first is '{first['question_id'].iloc[row]}' (workflow"
+            f" '{first['workflow'].iloc[row]}'), which lacks '{models[column]}': collect it, or"
+            " leave the engine out of the pool."
+        )
+
+
+def _stages(traces: Traces, programs: pd.DataFrame) -> pd.DataFrame:
+    """Completed stages in the order of ``programs`` (row number in ``position``), with ŷ's inputs.
+
+    As in training: the text is the user message, or the question where it was not stored; tokens of
+    the system message that were not recorded count as 0, those of the user message as the rest of
+    the prompt.
+    """
+    position = pd.Series(programs.index, index=programs["program_id"])
+    stages = traces.stages[traces.stages["error"].isna()]
+    stages = stages[stages["program_id"].isin(position.index)]
+    stages = stages.assign(position=stages["program_id"].map(position))
+    stages = stages.sort_values(["position", "stage_index"]).reset_index(drop=True)
+    empty = stages[(stages["output_tokens"] < 1) | (stages["prompt_tokens"] < 1)]
+    if not empty.empty:
+        raise DataError(
+            f"Stage '{empty['stage'].iloc[0]}' of program '{empty['program_id'].iloc[0]}' has no"
+            " prompt or no output tokens, which no engine can run: leave the program out."
+        )
+    program = programs.loc[stages["position"]].reset_index(drop=True)
+    question_text = traces.questions.drop_duplicates("question_id").set_index("question_id")["text"]
+    system_tokens = stages["system_tokens"].fillna(0).astype(np.int64)
+    output = stages.groupby("position")["output_tokens"]
+    return stages.assign(
+        model=program["model"],
+        workflow=program["workflow"],
+        text=stages["user_text"].fillna(program["question_id"].map(question_text)).fillna(""),
+        system_tokens=system_tokens,
+        user_tokens=stages["user_tokens"]
+        .fillna(stages["prompt_tokens"] - system_tokens)
+        .astype(np.int64),
+        generated_tokens=output.cumsum() - stages["output_tokens"],
+    )
+
+
+def _confidence(
+    router: ConfidenceModel | None, models: Sequence[str], texts: Sequence[str]
+) -> npt.NDArray[np.float64]:
+    if router is None:
+        return np.zeros((len(texts), len(models)))
+    known = list(router.models)
+    unknown = [model for model in models if model not in known]
+    if unknown:
+        raise DataError(
+            f"The router was not fitted on '{unknown[0]}', only on {', '.join(known)}: fit it on"
+            " traces of every model of the pool."
+        )
+    q = np.asarray(router.predict(texts), dtype=np.float64)
+    return q[:, [known.index(model) for model in models]]
+
+
+def _remaining_tokens(
+    length: LengthModel | None, models: Sequence[str], stages: pd.DataFrame
+) -> npt.NDArray[np.float64]:
+    remaining = np.zeros(len(stages))
+    if length is None:
+        return remaining
+    columns = [stages[field].tolist() for field in StageRequest.__dataclass_fields__]
+    requests = [StageRequest(*values) for values in zip(*columns, strict=True)]
+    for model in models:
+        rows = np.flatnonzero(stages["model"] == model)
+        remaining[rows] = length.predict(model, [requests[row] for row in rows])[:, 0]
+    return remaining

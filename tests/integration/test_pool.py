@@ -1,0 +1,55 @@
+"""One pocket model in real vLLM on the CPU: it starts, answers, and nothing of it is left."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from chimera_train.errors import EngineError
+from chimera_train.output import Output
+from chimera_train.pool.check import check_pool
+from chimera_train.pool.launch import running_pool
+from chimera_train.pool.schema import EngineSpec, Pool, load_pool
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
+
+DEMO = Path(__file__).parents[2] / "pipelines/demo/pool.yaml"
+QUIET = Output(quiet=True)
+# Generous: the machine may be busy with other things.
+READY_TIMEOUT_S = 900.0
+
+
+def test_a_pocket_engine_starts_answers_and_is_gone(tmp_path: Path) -> None:
+    pool = load_pool(DEMO)
+    with running_pool(
+        pool, log_dir=tmp_path, output=QUIET, only=["qwen"], ready_timeout_s=READY_TIMEOUT_S
+    ) as (engine,):
+        processes = psutil.Process().children(recursive=True)
+        # Supervisor, API server, engine core and worker at least.
+        assert len(processes) >= 4
+        far = EngineSpec(name="far", model=engine.served_model, base_url=engine.base_url)
+        (checked,) = check_pool(
+            Pool(engines=[far]), log_dir=tmp_path, output=QUIET, ready_timeout_s=READY_TIMEOUT_S
+        )
+        assert checked.served_model == "package:pocket-qwen"
+        assert 0 < checked.output_tokens <= 8
+        assert checked.vllm_version is not None
+        assert checked.max_model_len == 1024
+        engine.check_alive()
+    assert [process for process in processes if process.is_running()] == []
+
+
+def test_a_flag_that_vllm_refuses_is_explained(tmp_path: Path) -> None:
+    with (
+        pytest.raises(EngineError, match=r"max_model_len .100000. is greater than"),
+        running_pool(
+            load_pool(DEMO),
+            log_dir=tmp_path,
+            output=QUIET,
+            only=["qwen"],
+            extra_args={"max_model_len": 100_000},
+            ready_timeout_s=READY_TIMEOUT_S,
+        ),
+    ):
+        pass
+    assert psutil.Process().children() == []

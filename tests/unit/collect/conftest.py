@@ -1,0 +1,171 @@
+"""A fake engine on a loopback port: vLLM's endpoints, scripted answers, and mishaps on demand."""
+
+import asyncio
+import hashlib
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from chimera_train.pool.schema import EngineSpec, Pool
+from chimera_train.tasks.model import Question
+from chimera_train.workflows.model import Workflow
+
+
+class FakeEngine:
+    """Answers chat requests with the words of ``reply(body)``, one a chunk.
+
+    ``mishap(body)`` may return a status code to answer with instead, or ``drop`` (close the
+    connection before the answer), ``cut`` (close it after the first word), ``no_usage`` or
+    ``no_end`` (leave these out).
+    """
+
+    def __init__(self) -> None:
+        self.reply: Callable[[dict[str, Any]], str] = default_reply
+        self.mishap: Callable[[dict[str, Any]], int | str | None] = lambda _: None
+        self.delay_s = 0.0
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.active = 0
+        self.most_active = 0
+        self.base_url = ""
+
+    def app(self) -> Starlette:
+        models = {"data": [{"id": "fake", "max_model_len": 512}]}
+        return Starlette(
+            routes=[
+                Route("/v1/models", lambda _: JSONResponse(models)),
+                Route("/version", lambda _: JSONResponse({"version": "0.0.fake"})),
+                Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            ]
+        )
+
+    async def chat(self, request: Request) -> Response:
+        body = await request.json()
+        self.bodies.append(body)
+        self.headers.append(dict(request.headers))
+        mishap = self.mishap(body)
+        if isinstance(mishap, int):
+            return JSONResponse({"error": {"message": "no can do"}}, status_code=mishap)
+        return StreamingResponse(self._stream(body, mishap), media_type="text/event-stream")
+
+    async def _stream(self, body: dict[str, Any], mishap: str | None) -> AsyncIterator[bytes]:
+        self.active += 1
+        self.most_active = max(self.most_active, self.active)
+        try:
+            await asyncio.sleep(self.delay_s)
+            if mishap == "drop":
+                raise ConnectionResetError
+            words = self.reply(body).split(" ")
+            for index, word in enumerate(words):
+                content = word if index == 0 else f" {word}"
+                yield _event([{"index": 0, "delta": {"content": content}}])
+                if mishap == "cut":
+                    raise ConnectionResetError
+            if mishap != "no_end":
+                yield _event([{"index": 0, "delta": {}, "finish_reason": "stop"}])
+            if mishap != "no_usage":
+                prompt_tokens = sum(len(m["content"].split()) for m in body["messages"])
+                usage = {"prompt_tokens": prompt_tokens, "completion_tokens": len(words)}
+                yield _event([], usage=usage, metrics={"queue_time_ms": 1.5})
+            yield b"data: [DONE]\n\n"
+        finally:
+            self.active -= 1
+
+
+def _event(choices: list[dict[str, Any]], **fields: Any) -> bytes:
+    chunk = {"id": "1", "created": 1, "model": "fake", "object": "chat.completion.chunk"}
+    return f"data: {json.dumps({**chunk, 'choices': choices, **fields})}\n\n".encode()
+
+
+def default_reply(body: dict[str, Any]) -> str:
+    """A number that follows from the prompt and the seed; a verifier accepts the even ones."""
+    key = json.dumps([body["messages"], body["seed"] if body["temperature"] else 0])
+    number = int(hashlib.sha256(key.encode()).hexdigest(), 16) % 100
+    if body["messages"][0]["content"].startswith("Check"):
+        return f"checked {number} " + ("accept" if number % 2 == 0 else "reject")
+    return f"so the answer {number}"
+
+
+class _Server(uvicorn.Server):
+    def capture_signals(self) -> Any:
+        return nullcontext()
+
+
+@pytest.fixture
+def engine() -> Iterator[FakeEngine]:
+    fake = FakeEngine()
+    config = uvicorn.Config(fake.app(), port=0, log_level="critical", timeout_graceful_shutdown=1)
+    server = _Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        threading.Event().wait(0.005)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    fake.base_url = f"http://127.0.0.1:{port}/v1"
+    yield fake
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture
+def pool(engine: FakeEngine) -> Pool:
+    return Pool(engines=[EngineSpec(name="one", model="fake", base_url=engine.base_url)])
+
+
+@pytest.fixture
+def workflow() -> Workflow:
+    """Solve, verify, and revise what is rejected."""
+    return Workflow.model_validate(
+        {
+            "name": "check",
+            "stages": [
+                {"id": "solve", "role": "solver", "user": "{question}", "max_tokens": 20},
+                {
+                    "id": "verify",
+                    "role": "verifier",
+                    "depends_on": ["solve"],
+                    "system": "Check it.",
+                    "user": "{question}: {solve}",
+                    "max_tokens": 10,
+                },
+                {
+                    "id": "revise",
+                    "role": "solver",
+                    "depends_on": ["verify"],
+                    "when": {"stage": "verify", "verdict": "reject"},
+                    "user": "{question}: {solve}, {verify}",
+                    "max_tokens": 20,
+                },
+            ],
+            "answer": ["revise", "solve"],
+        }
+    )
+
+
+class FakeTask:
+    """Numbered questions; every answer that ends in an even digit is right."""
+
+    name = "numbers"
+
+    def questions(self, limit: int, seed: int) -> list[Question]:
+        return [
+            Question(f"numbers-{seed}-{i}", self.name, f"What is {i}?", str(i), {"level": i % 3})
+            for i in range(min(limit, 1000))
+        ]
+
+    def grade(self, question: Question, text: str) -> float:
+        return float(text[-1:] in {"0", "2", "4", "6", "8"})
+
+
+@pytest.fixture
+def task() -> FakeTask:
+    return FakeTask()

@@ -1,0 +1,122 @@
+"""`collect traces` and `collect steps`: flags over parameters, one JSON object, clear refusals."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from chimera_train.cli import collect
+from chimera_train.errors import ChimeraError
+from chimera_train.files import read_json
+
+
+class Cli:
+    def __init__(self, directory: Path, engine: Any) -> None:
+        self.directory = directory
+        self.out = directory / "out"
+        (directory / "pool.yaml").write_text(
+            f"engines:\n  - {{name: one, model: fake, base_url: '{engine.base_url}'}}\n"
+        )
+        (directory / "params.yaml").write_text(
+            "collect_traces: {limit: 3, temperature: 0.5, samples: 2, seed: 4}\n"
+            "collect_steps: {budget_s: 5}\n"
+            "other: {limit: 9}\n"
+        )
+        self.app = typer.Typer()
+        self.app.callback()(lambda: None)
+        collect.register(self.app)
+
+    def __call__(self, command: str, *arguments: str) -> Any:
+        common = ["--pool", str(self.directory / "pool.yaml"), "--out", str(self.out)]
+        return CliRunner().invoke(self.app, ["collect", command, *common, *arguments])
+
+    def traces(self, *arguments: str) -> Any:
+        return self("traces", "--task", "arithmetic", "--workflow", "direct", *arguments)
+
+    def settings(self) -> Any:
+        return read_json(self.out / "provenance.json")["settings"]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, engine: Any) -> Cli:
+    return Cli(tmp_path, engine)
+
+
+def test_json_is_one_object_with_the_counts(cli: Cli) -> None:
+    result = cli.traces("--limit", "4", "--json")
+    assert result.exit_code == 0
+    values = json.loads(result.stdout)
+    assert {name: values[name] for name in ("programs", "stages", "failed", "resumed")} == {
+        "programs": 4,
+        "stages": 4,
+        "failed": 0,
+        "resumed": 0,
+    }
+    assert values["tokens_per_s"] > 0
+    values = json.loads(cli.traces("--limit", "4", "--json").stdout)
+    assert (values["programs"], values["resumed"], values["tokens_per_s"]) == (4, 4, None)
+
+
+def test_without_json_it_is_a_table(cli: Cli) -> None:
+    result = cli.traces("--limit", "4", "--quiet")
+    assert result.exit_code == 0
+    assert "programs" in result.stdout
+    assert str(cli.out) in result.stdout
+    assert result.stderr == ""
+
+
+def test_flags_go_before_the_parameter_file(cli: Cli) -> None:
+    params = str(cli.directory / "params.yaml")
+    assert cli.traces("--params", params, "--limit", "2", "--no-text").exit_code == 0
+    settings = cli.settings()
+    assert settings["limit"] == 2
+    assert (settings["samples"], settings["temperature"], settings["seed"]) == (2, 0.5, 4)
+    assert settings["texts"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--limit", "0"], "limit: input should be greater than 0"),
+        (["--limit", "-3"], "limit"),
+        (["--samples", "0"], "samples"),
+        (["--samples", "2"], "temperature above 0"),
+        (["--concurrency", "0"], "concurrency"),
+        (["--temperature", "-1"], "temperature"),
+        (["--engine", "two"], "no engine 'two'"),
+        (["--task", "nonsense"], "nonsense"),
+        (["--workflow", "nonsense"], "Unknown workflow 'nonsense'"),
+        (["--workflow", "nonsense.yaml"], "does not exist"),
+        (["--pool", "nonsense.yaml"], "does not exist"),
+        (["--params", "nonsense.yaml"], "does not exist"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_exit_code_2_and_writes_nothing(
+    cli: Cli, engine: Any, arguments: list[str], words: str
+) -> None:
+    error = cli.traces(*arguments).exception
+    assert isinstance(error, ChimeraError)
+    assert error.exit_code == 2
+    assert words in str(error)
+    assert not cli.out.exists()
+    assert engine.bodies == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--engine", "two"], "no engine 'two'"),
+        (["--engine", "one"], "already runs"),
+        (["--engine", "one", "--budget-s", "0"], "budget_s: input should be greater than 0"),
+    ],
+)
+def test_steps_refuses_what_it_cannot_profile(cli: Cli, arguments: list[str], words: str) -> None:
+    error = cli("steps", *arguments).exception
+    assert isinstance(error, ChimeraError)
+    assert error.exit_code == 2
+    assert words in str(error)
+    assert not cli.out.exists()

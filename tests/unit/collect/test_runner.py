@@ -1,0 +1,224 @@
+"""One program against a fake engine: order, conditions, texts, counts, retries and failures."""
+
+import asyncio
+from typing import Any
+
+import httpx2
+import pytest
+
+from chimera_train.collect import runner
+from chimera_train.collect.runner import ProgramResult, open_endpoint, request_seed, run_program
+from chimera_train.tasks.model import Question
+from chimera_train.workflows.model import Workflow
+
+QUESTION = Question("q1", "numbers", "What is {1}?", "1")
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "RETRY_PAUSE_S", 0.0)
+
+
+async def run(engine: Any, workflow: Workflow, **settings: Any) -> ProgramResult:
+    settings = {"program_id": "p1", "sample": 0, "seed": 7, "temperature": 0.5, **settings}
+    async with open_endpoint(engine.base_url, "fake") as endpoint:
+        return await run_program(endpoint, workflow, QUESTION, **settings)
+
+
+def dag(*stages: tuple[str, list[str]], answer: str = "d") -> Workflow:
+    return Workflow.model_validate(
+        {
+            "name": "dag",
+            "stages": [
+                {
+                    "id": name,
+                    "role": "r",
+                    "depends_on": needs,
+                    "user": " ".join([name, *(f"{{{need}}}" for need in needs)]),
+                    "max_tokens": 5,
+                }
+                for name, needs in stages
+            ],
+            "answer": [answer],
+        }
+    )
+
+
+DIAMOND = dag(("a", []), ("b", ["a"]), ("c", ["a"]), ("d", ["b", "c"]))
+
+
+async def test_stages_see_the_texts_of_earlier_ones_and_what_was_rejected_is_revised(
+    engine: Any, workflow: Workflow
+) -> None:
+    engine.reply = lambda body: {
+        20: "so the answer 5" if len(engine.bodies) < 3 else "no, the answer 6",
+        10: "I reject it",
+    }[body["max_tokens"]]
+    result = await run(engine, workflow)
+    assert result.error is None
+    assert result.answer == "no, the answer 6"
+    assert [stage.stage for stage in result.stages] == ["solve", "verify", "revise"]
+    assert [stage.user_text for stage in result.stages] == [
+        "What is {1}?",
+        "What is {1}?: so the answer 5",
+        "What is {1}?: so the answer 5, I reject it",
+    ]
+    assert [body["messages"] for body in engine.bodies][:2] == [
+        [{"role": "user", "content": "What is {1}?"}],
+        [
+            {"role": "system", "content": "Check it."},
+            {"role": "user", "content": "What is {1}?: so the answer 5"},
+        ],
+    ]
+    solve, verify, _ = result.stages
+    assert (solve.prompt_tokens, solve.output_tokens, solve.finish_reason) == (3, 4, "stop")
+    assert (verify.prompt_tokens, verify.output_tokens, verify.queue_ms) == (9, 3, 1.5)
+    assert result.output_tokens == sum(stage.output_tokens for stage in result.stages)
+
+
+@pytest.mark.parametrize("verdict", ["accept", "well"])
+async def test_what_is_not_rejected_is_not_revised(
+    engine: Any, workflow: Workflow, verdict: str
+) -> None:
+    engine.reply = lambda body: verdict if body["max_tokens"] == 10 else "the answer 4"
+    result = await run(engine, workflow)
+    assert [stage.stage for stage in result.stages] == ["solve", "verify"]
+    assert result.answer == "the answer 4"
+
+
+async def test_every_request_carries_its_settings_and_its_program(
+    engine: Any, workflow: Workflow
+) -> None:
+    await run(engine, workflow, program_id="p9", sample=2)
+    for body, headers, stage in zip(
+        engine.bodies, engine.headers, ["solve", "verify"], strict=False
+    ):
+        assert body["model"] == "fake"
+        assert body["stream"] is True
+        assert body["stream_options"] == {"include_usage": True}
+        assert body["temperature"] == 0.5
+        assert body["seed"] == request_seed(7, "q1", 2, stage)
+        assert headers["x-program-id"] == "p9"
+        assert headers["x-workflow"] == "check"
+        assert headers["x-stage"] == stage
+
+
+def test_request_seeds_differ_in_every_part_and_fit_31_bits() -> None:
+    base = (1, "q", 2, "solve")
+    others = [(2, "q", 2, "solve"), (1, "r", 2, "solve"), (1, "q", 3, "solve"), (1, "q", 2, "x")]
+    seeds = [request_seed(*key) for key in [base, *others]]
+    assert len(set(seeds)) == 5
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert request_seed(*base) == seeds[0]
+
+
+async def test_independent_stages_run_at_the_same_time(engine: Any) -> None:
+    engine.delay_s = 0.05
+    engine.reply = lambda body: body["messages"][0]["content"][0]
+    result = await run(engine, DIAMOND)
+    assert engine.most_active == 2
+    assert [stage.stage for stage in result.stages] == ["a", "b", "c", "d"]
+    assert result.stages[3].user_text == "d b c"
+    assert result.answer == "d"
+
+
+async def test_a_stage_starts_when_its_own_dependencies_are_done(engine: Any) -> None:
+    """Not when a whole level is: c must not wait for the slow b."""
+    workflow = dag(("a", []), ("b", []), ("c", ["a"]), answer="c")
+    order: list[str] = []
+
+    def reply(body: dict[str, Any]) -> str:
+        order.append(body["messages"][0]["content"][0])
+        return "x"
+
+    engine.reply = reply
+    original = engine._stream
+
+    async def stream(body: dict[str, Any], mishap: str | None) -> Any:
+        if body["messages"][0]["content"] == "b":
+            while "c" not in order:
+                await asyncio.sleep(0.005)
+        async for event in original(body, mishap):
+            yield event
+
+    engine._stream = stream
+    result = await asyncio.wait_for(run(engine, workflow), timeout=10)
+    assert order == ["a", "c", "b"]
+    assert result.error is None
+
+
+async def test_times_are_of_the_stream(engine: Any) -> None:
+    engine.delay_s = 0.1
+    result = await run(engine, dag(("d", [])))
+    (stage,) = result.stages
+    assert stage.ttft_ms is not None
+    assert 100 <= stage.ttft_ms <= stage.e2e_ms <= result.latency_ms
+
+
+async def test_a_dropped_connection_is_tried_again_and_counted(engine: Any) -> None:
+    engine.mishap = lambda _: "drop" if len(engine.bodies) < 3 else None
+    (stage,) = (await run(engine, dag(("d", [])))).stages
+    assert (stage.error, stage.attempt) == (None, 3)
+    assert len({str(body) for body in engine.bodies}) == 1
+
+
+async def test_a_connection_that_always_drops_is_an_error(engine: Any) -> None:
+    engine.mishap = lambda _: "drop"
+    result = await run(engine, dag(("d", [])))
+    assert len(engine.bodies) == runner.MAX_ATTEMPTS
+    assert "connection" in str(result.error)
+    assert result.stages[0].attempt == runner.MAX_ATTEMPTS
+
+
+async def test_nothing_is_tried_again_after_the_first_token(engine: Any) -> None:
+    engine.mishap = lambda _: "cut"
+    engine.reply = lambda _: "one two three"
+    result = await run(engine, dag(("d", [])))
+    assert len(engine.bodies) == 1
+    assert "connection" in str(result.error)
+    assert result.stages[0].output_text == "one"
+    assert result.answer == "one"
+
+
+@pytest.mark.parametrize("status", [400, 404, 429, 500, 503])
+async def test_an_http_error_is_recorded_and_not_tried_again(engine: Any, status: int) -> None:
+    engine.mishap = lambda _: status
+    result = await run(engine, dag(("d", [])))
+    assert len(engine.bodies) == 1
+    assert str(result.error).startswith(f"HTTP {status}: ")
+    assert "no can do" in str(result.error)
+    assert (result.stages[0].prompt_tokens, result.stages[0].output_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize(("mishap", "words"), [("no_usage", "usage"), ("no_end", "ended before")])
+async def test_a_reply_that_is_not_whole_is_an_error(engine: Any, mishap: str, words: str) -> None:
+    engine.mishap = lambda _: mishap
+    result = await run(engine, dag(("d", [])))
+    assert words in str(result.error)
+
+
+async def test_nothing_is_sent_after_a_failed_stage(engine: Any) -> None:
+    engine.mishap = lambda body: 500 if body["messages"][0]["content"][0] == "b" else None
+    result = await run(engine, DIAMOND)
+    assert [stage.stage for stage in result.stages] == ["a", "b", "c"]
+    assert str(result.error).startswith("HTTP 500")
+
+
+async def test_nothing_listens(workflow: Workflow) -> None:
+    async with open_endpoint("http://127.0.0.1:9/v1", "fake") as endpoint:
+        result = await run_program(
+            endpoint, workflow, QUESTION, program_id="p", sample=0, seed=0, temperature=0
+        )
+    assert "connection" in str(result.error)
+    assert result.stages[0].ttft_ms is None
+
+
+async def test_a_silent_endpoint_is_not_asked_twice(engine: Any, workflow: Workflow) -> None:
+    engine.delay_s = 5.0
+    async with open_endpoint(engine.base_url, "fake") as endpoint:
+        endpoint.client.timeout = httpx2.Timeout(0.2)
+        result = await run_program(
+            endpoint, workflow, QUESTION, program_id="p", sample=0, seed=0, temperature=0
+        )
+    assert len(engine.bodies) == 1
+    assert result.error is not None

@@ -1,0 +1,347 @@
+"""Collecting from fake engines: what is written, resuming, failures, interruptions, bad input."""
+
+import asyncio
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pandas.testing import assert_frame_equal
+
+from chimera_train.collect import traces
+from chimera_train.collect.jobs import CollectSettings
+from chimera_train.collect.traces import CollectResult, collect_traces
+from chimera_train.errors import ChimeraError, ConfigError, EngineError
+from chimera_train.files import read_json
+from chimera_train.output import Output
+from chimera_train.pool.schema import EngineSpec, Launch, Pool
+from chimera_train.traces.store import load_traces, read_table
+from chimera_train.workflows.model import Workflow
+
+STUB = Path(__file__).parent / "stub"
+# What differs from run to run; everything else must not.
+TIMES = ["started_at", "program_latency_ms", "queue_ms", "ttft_ms", "e2e_ms"]
+TABLES = ("programs", "stages", "questions")
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "_PAUSE_AFTER_FAILURE_S", 0.0)
+
+
+class Rig:
+    """Collects with a pool, task and workflow into one directory after another."""
+
+    def __init__(self, pool: Pool, task: Any, workflow: Workflow) -> None:
+        self.pool = pool
+        self.task = task
+        self.workflow = workflow
+
+    def collect(
+        self, out: Path, *, engines: list[str] | None = None, **settings: Any
+    ) -> CollectResult:
+        return collect_traces(
+            self.pool,
+            self.task,
+            self.workflow,
+            out,
+            CollectSettings(**{"limit": 6, "concurrency": 2, **settings}),
+            output=Output(),
+            engines=engines,
+        )
+
+
+@pytest.fixture
+def rig(pool: Pool, task: Any, workflow: Workflow) -> Rig:
+    return Rig(pool, task, workflow)
+
+
+def tables(out: Path) -> dict[str, pd.DataFrame]:
+    read = {name: read_table(out, name) for name in TABLES}
+    return {name: table.drop(columns=TIMES, errors="ignore") for name, table in read.items()}
+
+
+def assert_same(one: Path, other: Path) -> None:
+    for name, table in tables(one).items():
+        assert_frame_equal(table, tables(other)[name])
+
+
+def unfolded(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_tables_hold_every_program_with_its_stages(
+    rig: Rig, engine: Any, tmp_path: Path
+) -> None:
+    result = rig.collect(tmp_path, limit=10, samples=2, temperature=0.5)
+    found = load_traces(tmp_path)
+    assert result.programs == len(found.programs) == 20
+    assert (result.failed, result.resumed) == (0, 0)
+    assert result.stages == len(found.stages) == len(engine.bodies)
+    assert result.tokens_per_s is not None
+    programs = found.programs
+    assert programs["program_id"].is_unique
+    assert set(programs["sample"]) == {0, 1}
+    assert set(programs["model"]) == {"fake"}
+    assert set(programs["engine"]) == {"one"}
+    assert programs["started_at"].dt.tz is not None
+    for program in programs.itertuples():
+        stages = found.stages[found.stages["program_id"] == program.program_id]
+        assert list(stages["stage_index"]) == list(range(program.n_stages))
+        assert stages["output_tokens"].sum() == program.total_output_tokens
+        rejected = "reject" in stages["output_text"].iloc[1]
+        assert list(stages["stage"]) == ["solve", "verify", *(["revise"] if rejected else [])]
+        answer = stages["output_text"].iloc[-1 if rejected else 0]
+        assert program.score == float(answer[-1] in "02468")
+        assert program.correct == (program.score == 1.0)
+    assert set(found.stages["queue_ms"]) == {1.5}
+    assert found.stages["system_tokens"].isna().all()
+    assert json.loads(found.questions["metadata"][1]) == {"level": 1}
+
+
+def test_the_provenance_says_what_was_done(rig: Rig, engine: Any, tmp_path: Path) -> None:
+    rig.collect(tmp_path)
+    provenance = read_json(tmp_path / "provenance.json")
+    assert provenance["status"] == "complete"
+    assert provenance["counts"]["programs"] == 6
+    assert provenance["counts"]["failed"] == 0
+    assert provenance["settings"]["workflow"] == rig.workflow.model_dump(mode="json")
+    (run,) = provenance["runs"]
+    assert run["engines"]["one"]["engine_version"] == "0.0.fake"
+    assert run["engines"]["one"]["base_url"] == engine.base_url
+    assert run["started_at"] < provenance["ended_at"]
+
+
+def test_texts_are_left_out_on_request(rig: Rig, tmp_path: Path) -> None:
+    rig.collect(tmp_path, texts=False)
+    stages = read_table(tmp_path, "stages")
+    assert stages[["system_text", "user_text", "output_text"]].isna().all(axis=None)
+    assert read_table(tmp_path, "questions")["text"][0] == "What is 0?"
+    assert "so the answer" not in (tmp_path / "journal.jsonl").read_text()
+
+
+def test_concurrency_is_bounded_for_each_engine(rig: Rig, engine: Any, tmp_path: Path) -> None:
+    engine.delay_s = 0.01
+    rig.collect(tmp_path, limit=12, concurrency=3)
+    assert engine.most_active == 3
+
+
+def test_replicas_share_the_programs_of_their_model(rig: Rig, engine: Any, tmp_path: Path) -> None:
+    engine.delay_s = 0.01
+    specs = [
+        EngineSpec(name=name, model=model, base_url=engine.base_url)
+        for name, model in (("a", "fake"), ("b", "fake"), ("c", "other"))
+    ]
+    rig.pool = Pool(engines=specs)
+    result = rig.collect(tmp_path, limit=12, concurrency=1)
+    programs = read_table(tmp_path, "programs")
+    assert result.programs == 24
+    assert dict(programs["model"].value_counts()) == {"fake": 12, "other": 12}
+    assert set(programs["engine"]) == {"a", "b", "c"}
+    assert result.programs == rig.collect(tmp_path, limit=12).resumed
+
+
+def test_a_complete_data_set_is_left_alone(
+    rig: Rig, engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig.collect(tmp_path)
+    sent = len(engine.bodies)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    result = rig.collect(tmp_path, concurrency=7)
+    assert (result.programs, result.resumed, result.tokens_per_s) == (6, 6, None)
+    assert len(engine.bodies) == sent
+    assert before == {path: path.read_bytes() for path in before}
+    assert "is complete: nothing to do" in unfolded(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("lost", [("provenance.json",), TABLES], ids=["provenance", "all tables"])
+def test_tables_that_a_kill_prevented_are_written_from_the_journal(
+    rig: Rig, engine: Any, tmp_path: Path, lost: tuple[str, ...]
+) -> None:
+    rig.collect(tmp_path / "whole")
+    rig.collect(tmp_path / "lost")
+    sent = len(engine.bodies)
+    for name in lost:
+        (tmp_path / "lost" / name).with_suffix(
+            ".json" if name.endswith("json") else ".parquet"
+        ).unlink()
+    (tmp_path / "lost" / "provenance.json").unlink(missing_ok=True)
+    rig.collect(tmp_path / "lost")
+    assert len(engine.bodies) == sent
+    assert_same(tmp_path / "whole", tmp_path / "lost")
+
+
+def test_failed_programs_are_marked_and_tried_again(rig: Rig, engine: Any, tmp_path: Path) -> None:
+    engine.mishap = lambda body: 400 if "What is 3?" in str(body) else None
+    result = rig.collect(tmp_path / "one")
+    assert (result.programs, result.failed) == (6, 1)
+    programs = read_table(tmp_path / "one", "programs")
+    (failed,) = programs[programs["error"].notna()].itertuples()
+    assert failed.error.startswith("HTTP 400")
+    assert pd.isna(failed.score)
+    assert read_json(tmp_path / "one" / "provenance.json")["status"] == "partial"
+    assert len(load_traces(tmp_path / "one").programs) == 5
+
+    engine.mishap = lambda _: None
+    sent = len(engine.bodies)
+    result = rig.collect(tmp_path / "one")
+    assert (result.programs, result.failed, result.resumed) == (6, 0, 5)
+    assert {body["messages"][-1]["content"][:10] for body in engine.bodies[sent:]} == {"What is 3?"}
+    rig.collect(tmp_path / "other")
+    assert_same(tmp_path / "one", tmp_path / "other")
+
+
+def test_when_everything_fails_it_is_an_error(rig: Rig, engine: Any, tmp_path: Path) -> None:
+    engine.mishap = lambda _: 500
+    with pytest.raises(ChimeraError, match=r"Every program failed.*HTTP 500"):
+        rig.collect(tmp_path)
+    assert read_table(tmp_path, "programs")["error"].notna().all()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("stop", "concurrency", "status"),
+    [
+        (signal.SIGKILL, 1, -signal.SIGKILL),
+        (signal.SIGKILL, 4, -signal.SIGKILL),
+        (signal.SIGINT, 3, 1),
+        (signal.SIGTERM, 3, 128 + signal.SIGTERM),
+    ],
+)
+def test_an_interrupted_run_goes_on_where_it_stopped(
+    rig: Rig, engine: Any, tmp_path: Path, stop: signal.Signals, concurrency: int, status: int
+) -> None:
+    engine.delay_s = 0.04
+    out = tmp_path / "stopped"
+    journal = out / "journal.jsonl"
+    stderr = tmp_path / "stderr"
+
+    def collect() -> None:
+        sys.stderr = stderr.open("w")
+        rig.collect(out, limit=12, concurrency=concurrency)
+
+    # Forked, so that it need not import everything again.
+    process = multiprocessing.get_context("fork").Process(target=collect)
+    process.start()
+    while not journal.exists() or journal.read_bytes().count(b'"program"') < 4:
+        assert process.is_alive()
+        time.sleep(0.002)
+    os.kill(process.pid or 0, stop)
+    process.join()
+    assert process.exitcode == status
+    stored = journal.read_bytes().count(b'"program"')
+    assert stored < 12
+    if stop != signal.SIGKILL:
+        assert read_json(out / "provenance.json")["status"] == "partial"
+        assert len(read_table(out, "programs")) == stored
+        assert f"{stored} of 12 programs completed" in unfolded(stderr.read_text())
+
+    engine.delay_s = 0.0
+    result = rig.collect(out, limit=12, concurrency=concurrency)
+    assert (result.programs, result.resumed) == (12, stored)
+    rig.collect(tmp_path / "undisturbed", limit=12, concurrency=concurrency)
+    assert_same(out, tmp_path / "undisturbed")
+    assert len(read_json(out / "provenance.json")["runs"]) == 2
+
+
+def dying_pool(tmp_path: Path, answers: int) -> Pool:
+    model = tmp_path / "model"
+    model.mkdir(exist_ok=True)
+    (model / "config.json").write_text("{}")
+    env = {"PYTHONPATH": str(STUB), "STUB_ANSWERS": str(answers)}
+    return Pool(engines=[EngineSpec(name="mortal", model=str(model), launch=Launch(env=env))])
+
+
+def test_an_engine_that_dies_while_serving(rig: Rig, tmp_path: Path) -> None:
+    rig.pool = dying_pool(tmp_path, answers=7)
+    rig.workflow = Workflow(name="direct", stages=[rig.workflow.stages[0]], answer=["solve"])
+    out = tmp_path / "out"
+    with pytest.raises(EngineError, match=r"(?s)'mortal' ended by SIGKILL.*imaginary memory"):
+        rig.collect(out, limit=12)
+    programs = read_table(out, "programs")
+    assert 0 < len(programs) <= 7
+    assert programs["error"].isna().all()
+    assert read_json(out / "provenance.json")["status"] == "partial"
+
+    rig.pool = dying_pool(tmp_path, answers=100)
+    result = rig.collect(out, limit=12)
+    assert (result.programs, result.failed, result.resumed) == (12, 0, len(programs))
+
+
+def test_an_attached_engine_that_goes_away(
+    rig: Rig, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.mishap = lambda _: "drop" if len(engine.bodies) > 5 else None
+
+    def gone(base_url: str, name: str) -> None:
+        raise EngineError(f"Engine '{name}' cannot be reached at {base_url}")
+
+    monkeypatch.setattr("chimera_train.collect.alive.served_models", gone)
+    with pytest.raises(EngineError, match="cannot be reached"):
+        rig.collect(tmp_path, concurrency=1)
+    assert read_table(tmp_path, "programs")["error"].isna().all()
+
+
+def test_bad_input_starts_and_writes_nothing(rig: Rig, engine: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(ConfigError, match="no engine 'two'"):
+        rig.collect(out, engines=["one", "two"])
+    rig.task.questions = lambda limit, seed: []
+    with pytest.raises(ConfigError, match="selection is empty"):
+        rig.collect(out)
+    assert not out.exists()
+    assert engine.bodies == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"limit": 7}, "limit is 7, was 6, questions differs"),
+        ({"seed": 1}, "seed is 1, was 0"),
+        ({"temperature": 0.5}, "temperature is 0.5, was 0.0"),
+        ({"texts": False}, "texts is False, was True"),
+    ],
+)
+def test_a_directory_of_other_settings_is_refused(
+    rig: Rig, engine: Any, tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    rig.collect(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    with pytest.raises(ConfigError, match=words):
+        rig.collect(tmp_path, **change)
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_a_directory_of_another_workflow_is_refused(rig: Rig, tmp_path: Path) -> None:
+    rig.collect(tmp_path)
+    rig.workflow = rig.workflow.model_copy(update={"answer": ["solve"]})
+    with pytest.raises(ConfigError, match="workflow differs"):
+        rig.collect(tmp_path)
+
+
+def test_a_directory_that_cannot_be_written_is_refused(
+    rig: Rig, engine: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        rig.collect(tmp_path / "file" / "out")
+    assert engine.bodies == []
+
+
+def test_grading_does_not_hold_up_other_streams(rig: Rig, engine: Any, tmp_path: Path) -> None:
+    """Times are measured in the event loop: a slow grader must not be in it."""
+    grade = rig.task.grade
+
+    def slow(question: Any, text: str) -> float:
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()
+        return grade(question, text)
+
+    rig.task.grade = slow
+    assert rig.collect(tmp_path).programs == 6

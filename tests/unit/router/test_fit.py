@@ -1,0 +1,157 @@
+"""From traces to a directory that runs, on simulated arithmetic traces and a tiny network."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from chimera_train.errors import ConfigError, DataError
+from chimera_train.output import Output
+from chimera_train.predict.router import OnnxRouter
+from chimera_train.router.fit import fit_router
+from chimera_train.router.labels import router_data, split
+from chimera_train.router.metrics import average_precision, macro_map
+from chimera_train.router.settings import RouterSettings
+from chimera_train.traces.store import load_traces, read_table, write_table
+
+FILES = {
+    "checkpoint",
+    "metrics.json",
+    "model.int8.onnx",
+    "model.onnx",
+    "router.json",
+    "tokenizer.json",
+}
+
+
+@pytest.fixture(scope="module")
+def fitted(
+    traces: Path, settings: RouterSettings, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
+    out = tmp_path_factory.mktemp("fit") / "router"
+    return out, fit_router(traces, out, settings, Output(as_json=True, quiet=True))
+
+
+def test_writes_the_whole_router_and_leaves_nothing_else(
+    fitted: tuple[Path, dict[str, Any]],
+) -> None:
+    out, metrics = fitted
+    assert {path.name for path in out.iterdir()} == FILES
+    assert [path.name for path in out.parent.iterdir()] == ["router"]
+    suffixes = {path.suffix for path in out.rglob("*") if path.is_file()}
+    assert suffixes <= {".json", ".onnx", ".safetensors"}  # nothing that unpickles
+    assert json.loads((out / "metrics.json").read_text()) == metrics
+    assert json.loads((out / "router.json").read_text())["metrics"] == metrics
+
+
+def test_runs_as_the_trained_network_does(
+    fitted: tuple[Path, dict[str, Any]], settings: RouterSettings
+) -> None:
+    out, _ = fitted
+    router = OnnxRouter.load(out)
+    model = AutoModelForSequenceClassification.from_pretrained(out / "checkpoint").eval()
+    tokenizer = AutoTokenizer.from_pretrained(out / "checkpoint")
+    texts = ["Tom has 3 apples. He buys 4 more.", "", "Zoë ☃ " * 100, "99"]
+    batch = tokenizer(
+        texts, truncation=True, max_length=settings.max_length, padding=True, return_tensors="pt"
+    )
+    with torch.no_grad():
+        logits = model(**batch).logits.double().numpy()
+    labels = json.loads((out / "router.json").read_text())["labels"]
+    scale = np.array([label["scale"] for label in labels])
+    bias = np.array([label["bias"] for label in labels])
+    expected = 1 / (1 + np.exp(-(scale * logits + bias)))
+    np.testing.assert_allclose(router.predict(texts), expected, atol=1e-4)
+    assert router.models == tuple(model.config.id2label.values())
+
+
+def test_metrics_are_those_of_the_exported_router_on_the_holdout(
+    fitted: tuple[Path, dict[str, Any]], traces: Path
+) -> None:
+    out, metrics = fitted
+    holdout = split(router_data(load_traces(traces))).holdout
+    q = OnnxRouter.load(out).predict(holdout.texts)
+    assert metrics["map_macro"] == pytest.approx(macro_map(holdout.success, q))
+    assert metrics["ap"] == pytest.approx(
+        dict(zip(holdout.models, average_precision(holdout.success, q), strict=True))
+    )
+    assert metrics["base_rate"] == pytest.approx(
+        dict(zip(holdout.models, (holdout.success >= 0.5).mean(axis=0), strict=True))
+    )
+    # A constant score has the base rate as its average precision.
+    assert metrics["baselines"]["prior"] == pytest.approx(
+        np.mean(list(metrics["base_rate"].values()))
+    )
+    assert set(metrics["baselines"]) == {"prior", "tfidf_logreg", "knn"}
+    assert set(metrics["ece"]) == {"raw", "calibrated"}
+    low, high = metrics["ci"]
+    assert low <= metrics["map_macro"] <= high
+    assert metrics["single_class"] == []
+    assert metrics["n_questions"]["holdout"] == len(holdout.texts)
+
+
+def test_refits_from_its_own_checkpoint_in_place_of_the_old_router(
+    fitted: tuple[Path, dict[str, Any]], traces: Path, settings: RouterSettings, output: Output
+) -> None:
+    out, first = fitted
+    again = settings.model_copy(
+        update={
+            "encoder": str(out / "checkpoint"),
+            "small": None,
+            "epochs": 1,
+            "precision": "int8",
+        }
+    )
+    metrics = fit_router(traces, out, again, output)
+    assert {path.name for path in out.iterdir()} == FILES
+    assert metrics["epochs"] == {"trained": 1, "best": 1}
+    assert metrics["map_macro"] == metrics["int8"]["map_macro"]
+    assert metrics["baselines"] == first["baselines"]
+
+
+def test_a_model_with_one_outcome_is_reported_apart(
+    fitted: tuple[Path, dict[str, Any]],
+    traces: Path,
+    tmp_path: Path,
+    settings: RouterSettings,
+    output: Output,
+) -> None:
+    programs = read_table(traces, "programs").replace({np.nan: None})
+    always = programs["model"] == "package:pocket-qwen"
+    programs.loc[always, "score"] = 1.0
+    changed = tmp_path / "traces"
+    write_table(changed, "programs", programs.to_dict("records"))
+    for name in ("stages", "questions"):
+        table = read_table(traces, name).astype(object)
+        write_table(changed, name, table.where(table.notna(), None).to_dict("records"))
+    metrics = fit_router(
+        changed, tmp_path / "out", settings.model_copy(update={"epochs": 1}), output
+    )
+    assert metrics["single_class"] == ["package:pocket-qwen"]
+    assert list(metrics["ap"]) == ["package:pocket-llama"]
+    assert metrics["base_rate"]["package:pocket-qwen"] == 1
+
+
+def test_bad_input_writes_nothing(
+    traces: Path, tmp_path: Path, settings: RouterSettings, output: Output
+) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("years of work")
+    a_file = tmp_path / "file"
+    a_file.write_text("x")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=r"holds 'thesis\.tex'"):
+        fit_router(traces, foreign, settings, output)
+    with pytest.raises(ConfigError, match="is a file"):
+        fit_router(traces, a_file, settings, output)
+    with pytest.raises(DataError, match="does not exist"):
+        fit_router(tmp_path / "absent", tmp_path / "out", settings, output)
+    no_encoder = RouterSettings(encoder=str(tmp_path / "no-encoder"))
+    with pytest.raises(ConfigError, match="no-encoder' is neither"):
+        fit_router(traces, tmp_path / "out", no_encoder, output)
+    assert sorted(tmp_path.rglob("*")) == before

@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from chimera_train.router.gain import routing_gain
+
+COST = np.array([1.0, 3.0])
+# The dear model solves what the cheap one solves, and the last two questions besides.
+SUCCESS = np.array([[1.0, 1.0], [1.0, 1.0], [0.0, 1.0], [0.0, 1.0], [0.0, 0.0]])
+
+
+def test_the_truth_is_worth_all_and_its_opposite_less_than_nothing() -> None:
+    assert routing_gain(SUCCESS, SUCCESS, COST) == pytest.approx(1.0)
+    gain = routing_gain(SUCCESS, 1 - SUCCESS, COST)
+    assert gain is not None
+    assert gain < 0
+
+
+def test_area_of_a_case_worked_by_hand() -> None:
+    # One question goes to the dear model for half the difference in cost: cheap solves the first,
+    # dear both. Mixing: 0.5 → 1 in a line over [1, 3], mean 0.75. Oracle: 1 from cost 2 on, mean
+    # (0.75 + 1) / 2. A router that prefers the dear model on both, on the wrong one first: 0.5
+    # up to cost 2, then the line to 1, mean (0.5 + 0.75) / 2.
+    success = np.array([[1.0, 1.0], [0.0, 1.0]])
+    confidence = np.array([[0.1, 0.9], [0.4, 0.6]])
+    gain = routing_gain(success, confidence, COST)
+    assert gain == pytest.approx((0.625 - 0.75) / (0.875 - 0.75), rel=0.02)
+
+
+def test_a_mixture_beats_a_dear_bad_model() -> None:
+    cost = np.array([1.0, 2.0, 3.0])
+    success = np.column_stack([SUCCESS[:, 0], np.zeros(5), SUCCESS[:, 1]])
+    two = routing_gain(SUCCESS, SUCCESS, COST)
+    three = routing_gain(success, success, cost)
+    assert two == pytest.approx(three)
+
+
+@pytest.mark.parametrize(
+    ("success", "cost"),
+    [
+        (SUCCESS, np.array([1.0, np.nan])),
+        (SUCCESS, np.array([3.0, 1.0])),  # the cheapest is the most accurate
+        (np.where(SUCCESS[:, :1] == np.array([1.0, 0.0]), np.nan, SUCCESS), COST),
+        (np.ones((4, 2)), COST),
+    ],
+    ids=["cost unknown", "nothing to trade", "no common question", "no difference"],
+)
+def test_none_where_there_is_nothing_to_trade(success: np.ndarray, cost: np.ndarray) -> None:
+    assert routing_gain(success, np.full_like(success, 0.5), cost) is None
+
+
+@given(
+    hnp.arrays(float, (12, 3), elements=st.sampled_from([0.0, 0.5, 1.0])),
+    hnp.arrays(float, (12, 3), elements=st.floats(0, 1)),
+    hnp.arrays(float, 3, elements=st.floats(0.5, 10)),
+)
+def test_nothing_beats_the_oracle(
+    success: np.ndarray, confidence: np.ndarray, cost: np.ndarray
+) -> None:
+    gain = routing_gain(success, confidence, cost)
+    assert gain is None or gain <= 1 + 1e-9

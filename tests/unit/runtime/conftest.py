@@ -1,0 +1,274 @@
+"""A gateway between real HTTP clients and stub engines, all on loopback in one event loop."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from chimera_train.predict.features import StageRequest
+from chimera_train.runtime.app import create_app
+from chimera_train.runtime.engines import Endpoint
+from chimera_train.runtime.gateway import Gateway
+from chimera_train.runtime.predictions import Predictors
+from chimera_train.runtime.server import bind
+from chimera_train.runtime.settings import GatewaySettings
+from chimera_train.scheduling.model import EngineProfile
+from chimera_train.scheduling.policy import Chimera, PolicySettings
+from chimera_train.scheduling.scheduler import Scheduler
+
+MODELS = ("small", "large")
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals alone, and stops at once instead of at the next tick."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.stop = asyncio.Event()
+
+    def capture_signals(self) -> Any:
+        return nullcontext()
+
+    async def main_loop(self) -> None:
+        await self.stop.wait()
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp) -> AsyncIterator[str]:
+    """Serve ``app`` on loopback; yields its root URL."""
+    listener = bind("127.0.0.1", 0)
+    config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)
+    server = _Server(config)
+    task = asyncio.create_task(server.serve([listener]))
+    while not server.started:
+        assert not task.done(), "the server did not start"
+        await asyncio.sleep(0.005)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.stop.set()
+        await task
+
+
+@dataclass
+class StubEngine:
+    """Streams ``tokens`` at a fixed pace and remembers what it was asked.
+
+    ``gate`` holds every response back until it is set; ``cut_after`` drops the connection after so
+    many tokens; ``answer`` replaces the stream by another response.
+    """
+
+    name: str
+    tokens: Sequence[str] = ("Hello", " wörld", " ✓")
+    pace_s: float = 0.0
+    cut_after: int | None = None
+    answer: Callable[[], Response] | None = None
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    sent: list[bytes] = field(default_factory=list)
+    active: int = 0
+    cancelled: int = 0
+    base_url: str = ""
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/v1/models", lambda _: JSONResponse({"object": "list", "data": []})),
+                Route("/v1/chat/completions", self.generate, methods=["POST"]),
+                Route("/v1/completions", self.generate, methods=["POST"]),
+            ]
+        )
+
+    async def generate(self, request: Request) -> Response:
+        body = await request.json()
+        self.bodies.append(body)
+        self.headers.append(dict(request.headers))
+        if self.answer is not None:
+            return self.answer()
+        is_chat = request.url.path.endswith("chat/completions")
+        return StreamingResponse(self._stream(body, is_chat), media_type="text/event-stream")
+
+    async def _stream(self, body: dict[str, Any], is_chat: bool) -> AsyncIterator[bytes]:
+        self.active += 1
+        try:
+            await self.gate.wait()
+            for count, event in enumerate(self._events(body, is_chat)):
+                if self.cut_after == count:
+                    raise ConnectionResetError
+                self.sent.append(event)
+                yield event
+                await asyncio.sleep(self.pace_s)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.active -= 1
+
+    def _events(self, body: dict[str, Any], is_chat: bool) -> list[bytes]:
+        head = {"id": f"{self.name}-1", "created": 1, "model": body["model"]}
+        head["object"] = "chat.completion.chunk" if is_chat else "text_completion"
+        n = body.get("n", 1)
+        chunks: list[dict[str, Any]] = []
+        for token in self.tokens:
+            for index in range(n):
+                choice = {"delta": {"content": token}} if is_chat else {"text": token}
+                chunks.append({"choices": [{"index": index, **choice, "finish_reason": None}]})
+        for index in range(n):
+            choice = {"delta": {}} if is_chat else {"text": ""}
+            chunks.append({"choices": [{"index": index, **choice, "finish_reason": "stop"}]})
+        if body.get("stream_options", {}).get("include_usage"):
+            output = n * len(self.tokens)
+            usage = {"prompt_tokens": 5, "completion_tokens": output, "total_tokens": 5 + output}
+            chunks.append({"choices": [], "usage": usage})
+        lines = [json.dumps({**head, **chunk}, ensure_ascii=False) for chunk in chunks]
+        return [f"data: {line}\n\n".encode() for line in [*lines, "[DONE]"]]
+
+
+class StubRouter:
+    """The same confidence for every text."""
+
+    def __init__(self, confidence: Sequence[float]) -> None:
+        self.models = list(MODELS)
+        self.confidence = list(confidence)
+        self.texts: list[str] = []
+
+    def predict(self, texts: Sequence[str]) -> np.ndarray:
+        self.texts += texts
+        return np.array([self.confidence] * len(texts))
+
+
+class StubLength:
+    """The number in the user text, or 10 tokens; remembers what it was asked."""
+
+    models = list(MODELS)
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, StageRequest]] = []
+
+    def template_overhead_tokens(self, model: str) -> int:
+        return {"small": 4, "large": 6}[model]
+
+    def predict(self, model, requests, quantiles=(0.5,)) -> np.ndarray:
+        self.asked += [(model, request) for request in requests]
+        if any(request.text == "poison" for request in requests):
+            raise RuntimeError("poison")
+        tokens = [float(r.text) if r.text.isdigit() else 10.0 for r in requests]
+        return np.repeat(np.array(tokens)[:, None], len(quantiles), axis=1)
+
+
+class WordCounter:
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+
+@dataclass
+class Rig:
+    """A running gateway and what surrounds it."""
+
+    url: str
+    gateway: Gateway
+    scheduler: Scheduler
+    engines: list[StubEngine]
+    router: StubRouter
+    length: StubLength
+    client: httpx2.AsyncClient
+    decisions: list[dict[str, Any]]
+
+    async def chat(self, text: str = "hi", **body: Any) -> httpx2.Response:
+        headers = body.pop("headers", {})
+        body = {"model": "demo", "messages": [{"role": "user", "content": text}], **body}
+        return await self.client.post("/v1/chat/completions", json=body, headers=headers)
+
+    async def idle(self) -> None:
+        """Wait until nothing is in flight, then see that nothing is left of it."""
+        for _ in range(400):
+            if not any(self.scheduler.outstanding(e) + self.scheduler.queued(e) for e in (0, 1)):
+                break
+            await asyncio.sleep(0.005)
+        for program_id in list(self.gateway.programs._programs):
+            self.gateway.programs.end(self.gateway.programs.get(program_id))
+        assert self.scheduler.load_ms().tolist() == [0.0, 0.0]
+        assert [self.scheduler.outstanding(e) for e in (0, 1)] == [0, 0]
+        assert [self.scheduler.queued(e) for e in (0, 1)] == [0, 0]
+        assert not self.gateway.dispatcher._grants
+
+
+class ListLog:
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+
+
+def _clock() -> float:
+    return asyncio.get_running_loop().time() * 1000
+
+
+@asynccontextmanager
+async def rig(
+    *,
+    policy: PolicySettings | None = None,
+    window: int = 4,
+    confidence: Sequence[float] = (0.9, 0.1),
+    priority: bool = True,
+    dead: Sequence[int] = (),
+    **settings: Any,
+) -> AsyncIterator[Rig]:
+    """Two stub engines behind a gateway; with the defaults every new program goes to the first.
+
+    Engines in ``dead`` have an address where nothing listens.
+    """
+    engines = [StubEngine("one"), StubEngine("two", tokens=("Bye",))]
+    async with AsyncExitStack() as stack:
+        for index, engine in enumerate(engines):
+            if index in dead:
+                listener = bind("127.0.0.1", 0)
+                stack.callback(listener.close)
+                engine.base_url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+            else:
+                engine.base_url = await stack.enter_async_context(serving(engine.app())) + "/v1"
+        profiles = [
+            EngineProfile(e.name, model, 10.0, window)
+            for e, model in zip(engines, MODELS, strict=True)
+        ]
+        policy = policy or Chimera(tau=float("inf"), delta_s=0.0)
+        scheduler = Scheduler(profiles, policy)
+        router, length, log = StubRouter(confidence), StubLength(), ListLog()
+        gateway = Gateway(
+            "demo",
+            [Endpoint(e.name, e.base_url, f"{e.name}-served", priority) for e in engines],
+            scheduler,
+            Predictors(MODELS, router, length, dict.fromkeys(MODELS, WordCounter())),
+            GatewaySettings(**{"probe_interval_s": 0.05, **settings}),
+            log,
+            _clock,
+        )
+        url = await stack.enter_async_context(serving(create_app(gateway)))
+        router.texts.clear()
+        length.asked.clear()
+        client = await stack.enter_async_context(
+            httpx2.AsyncClient(base_url=url, timeout=20, verify=False)
+        )
+        yield Rig(url, gateway, scheduler, engines, router, length, client, log.rows)
+
+
+@pytest.fixture(name="rig")
+def _rig() -> Callable[..., Any]:
+    return rig

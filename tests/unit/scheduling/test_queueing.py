@@ -1,0 +1,82 @@
+"""Queue order against a list that is sorted anew at every pop, and the bound that aging gives."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chimera_train.scheduling.queueing import EngineQueue
+
+# A key to add with, or None to pop.
+TRAFFIC = st.lists(st.one_of(st.none(), st.integers(0, 4)), max_size=80)
+
+
+def serve(traffic, aging):
+    """Ids in the order they are popped, with what was waiting (id -> key) before each pop."""
+    queue = EngineQueue(aging)
+    waiting = {}
+    for request_id, key in enumerate(traffic):
+        if key is not None:
+            queue.add(request_id, key)
+            waiting[request_id] = key
+        elif waiting:
+            before = dict(waiting)
+            served = queue.pop()
+            del waiting[served]
+            yield served, before
+        assert len(queue) == len(waiting)
+
+
+@given(TRAFFIC, st.integers(0, 5))
+def test_order_and_promotion(traffic, aging):
+    overtaken = dict.fromkeys(range(len(traffic)), 0)
+    for served, waiting in serve(traffic, aging):
+        promoted = [r for r in waiting if overtaken[r] >= aging]
+        assert served == (
+            min(promoted) if promoted else min(waiting, key=lambda r: (waiting[r], r))
+        )
+        for request in waiting:
+            overtaken[request] += request < served
+
+
+@given(TRAFFIC, st.integers(0, 5))
+def test_nobody_is_overtaken_more_than_aging_times(traffic, aging):
+    overtaken = dict.fromkeys(range(len(traffic)), 0)
+    for served, waiting in serve(traffic, aging):
+        for request in waiting:
+            overtaken[request] += request < served
+    assert all(times <= aging for times in overtaken.values())
+
+
+@given(TRAFFIC)
+def test_immediate_promotion_and_equal_keys_are_first_come_first_served(traffic):
+    assert all(served == min(waiting) for served, waiting in serve(traffic, 0))
+    equal = [None if key is None else 1 for key in traffic]
+    assert all(served == min(waiting) for served, waiting in serve(equal, 10**9))
+
+
+def test_remove_and_drain():
+    queue = EngineQueue(aging=16)
+    for request_id, key in enumerate([5, 1, 4, 2, 3]):
+        queue.add(request_id, key)
+    queue.remove(3)
+    assert queue.pop() == 1
+    assert queue.drain() == [0, 2, 4]
+    assert len(queue) == 0
+
+
+def test_grows():
+    queue = EngineQueue(aging=10**9)
+    for request_id in range(100):
+        queue.add(request_id, -request_id)
+    assert [queue.pop() for _ in range(100)] == list(reversed(range(100)))
+
+
+@pytest.mark.parametrize("aging", [2, 3])
+def test_a_long_job_among_short_ones_waits_for_exactly_aging_of_them(aging):
+    queue = EngineQueue(aging)
+    queue.add(0, 1000)
+    served = []
+    for request_id in range(1, 10):
+        queue.add(request_id, 1)
+        served.append(queue.pop())
+    assert served.index(0) == aging

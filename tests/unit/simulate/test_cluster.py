@@ -1,0 +1,323 @@
+"""Whole simulations against queueing theory, hand-made cases and conservation laws."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from chimera_train.errors import ConfigError, DataError
+from chimera_train.pool.schema import EngineSpec, Pool
+from chimera_train.scheduling.policy import Chimera, RoundRobin, ShortestQueue
+from chimera_train.simulate.arrivals import Arrivals, poisson, recorded
+from chimera_train.simulate.cluster import simulate_once
+from chimera_train.simulate.workload import Workload
+
+
+def make_pool(*names, model="m", device_group=None):
+    return Pool(
+        engines=[
+            EngineSpec(name=name, model=model, device_group=device_group, base_url="http://x/v1")
+            for name in names
+        ]
+    )
+
+
+def make_workload(programs, *, models=("m",), confidence=None, remaining=None):
+    """One sample of every model on every question: ``programs[i][j]`` = [(prompt, output), ...]."""
+    flat = [trajectory for row in programs for trajectory in row]
+    stages = [stage for trajectory in flat for stage in trajectory]
+    n, k = len(programs), len(models)
+    output = np.array([output for _, output in stages])
+    ends = np.cumsum([len(trajectory) for trajectory in flat])
+    true_remaining = np.concatenate(
+        [np.cumsum([o for _, o in trajectory][::-1])[::-1] for trajectory in flat]
+    )
+    return Workload(
+        questions=[f"q{i}" for i in range(n)],
+        models=list(models),
+        program_ids=[f"q{i}-{model}" for i in range(n) for model in models],
+        first_trajectory=np.arange(n * k).reshape(n, k),
+        n_samples=np.ones((n, k), dtype=np.int64),
+        confidence=np.full((n, k), 0.5) if confidence is None else np.array(confidence),
+        first_stage=np.concatenate([[0], ends]),
+        score=np.linspace(0, 1, n * k),
+        prompt_tokens=np.array([prompt for prompt, _ in stages]),
+        output_tokens=output,
+        remaining_tokens=np.array(
+            true_remaining if remaining is None else remaining, dtype=np.float64
+        ),
+    )
+
+
+def in_turn(workload, times_ms):
+    n = len(times_ms)
+    questions = np.arange(n) % len(workload.questions)
+    return Arrivals(np.array(times_ms, dtype=np.float64), questions, np.zeros(n))
+
+
+def waits(step_time, workload, *, rate_per_s, seeds, programs, step_ms):
+    """Mean wait before service at one engine that serves one program at a time, per seed."""
+    models = {"e": step_time(terms={"const": step_ms}, max_num_seqs=1, max_batch_size=1)}
+    return [
+        simulate_once(
+            make_pool("e"),
+            models,
+            workload,
+            RoundRobin(),
+            poisson(workload, rate_per_s=rate_per_s, programs=programs, seed=seed),
+            {},
+        )
+        .requests["queue_ms"]
+        .mean()
+        for seed in range(seeds)
+    ]
+
+
+def confidence_interval(values, level=0.99):
+    return stats.t.interval(level, len(values) - 1, np.mean(values), stats.sem(values))
+
+
+@pytest.mark.parametrize("load", [0.3, 0.7])
+def test_constant_service_is_m_d_1(step_time, load):
+    workload = make_workload([[[(1, 5)]]])  # 5 steps of 4 ms
+    found = waits(
+        step_time, workload, rate_per_s=1000 * load / 20, seeds=10, programs=1000, step_ms=4.0
+    )
+    low, high = confidence_interval(found)
+    assert low < load * 20 / (2 * (1 - load)) < high
+    assert high - low < 0.5 * np.mean(found)
+
+
+def test_exponential_service_is_m_m_1(step_time):
+    rng = np.random.default_rng(0)
+    # Mean 100 steps: nearly continuous. Every program has a question of its own.
+    lengths = rng.geometric(0.01, size=4000)
+    workload = make_workload([[[(1, int(n))]] for n in lengths], remaining=np.zeros(4000))
+    load = 0.4
+    found = waits(
+        step_time, workload, rate_per_s=1000 * load / 100, seeds=10, programs=1500, step_ms=1.0
+    )
+    low, high = confidence_interval(found)
+    assert low < load * 100 / (1 - load) < high
+    assert high - low < 0.5 * np.mean(found)
+
+
+def test_a_batch_by_hand(step_time):
+    # const 10, prefill 1 per token, decode 2 per token; two places.
+    terms = {"const": 10.0, "prefill_tokens": 1.0, "decode_tokens": 2.0}
+    models = {"e": step_time(terms=terms, max_num_seqs=2, max_batch_size=2)}
+    workload = make_workload([[[(5, 2), (3, 1)]], [[(4, 3)]], [[(6, 1)]]])
+    result = simulate_once(
+        make_pool("e"), models, workload, RoundRobin(), in_turn(workload, [0, 1, 2]), {}
+    )
+    #  0-15: prefill 0 (5 tokens)            15-31: decode 0, prefill 1 (4); 0's first stage is done
+    # 31-43: decode 1                        43-61: decode 1, prefill 2 (6); both are done
+    # 61-74: prefill of 0's second stage (3): program 2 waited longer for the place
+    requests = result.requests.sort_values(["program", "stage_index"])
+    assert requests["queue_ms"].tolist() == [0, 61 - 31, 15 - 1, 43 - 2]
+    assert requests["ttft_ms"].tolist() == [15, 74 - 31, 31 - 1, 61 - 2]
+    assert requests["e2e_ms"].tolist() == [31, 74 - 31, 61 - 1, 61 - 2]
+    assert result.programs["program_latency_ms"].tolist() == [74, 60, 59]
+    assert result.programs["total_output_tokens"].tolist() == [3, 3, 1]
+    assert (result.busy_ms, result.steps) == ({"e": 74.0}, {"e": 5})
+
+
+def test_engines_of_one_device_slow_each_other_down(step_time):
+    models = {name: step_time(terms={"const": 10.0}) for name in "ab"}
+    workload = make_workload([[[(1, 3)]]])
+    for sharing, expected in (({}, [30, 30]), ({"gpu": [1.0, 1.5]}, [42.5, 42.5])):
+        result = simulate_once(
+            make_pool(*"ab", device_group="gpu"),
+            models,
+            workload,
+            RoundRobin(),
+            in_turn(workload, [0, 5]),
+            sharing,
+        )
+        # a: 5 ms alone, then 25 ms of work at 1/1.5 until 42.5; b: 25 ms of work by then, and 5.
+        assert result.programs["program_latency_ms"].tolist() == expected
+
+
+PROGRAMS = st.lists(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(1, 15)), min_size=1, max_size=3),
+    min_size=2,
+    max_size=12,
+)
+POLICIES = st.one_of(
+    st.builds(
+        Chimera,
+        tau=st.sampled_from([0.0, 0.5, math.inf]),
+        load=st.sampled_from(["inflight", "inflight+self"]),
+        aging=st.integers(0, 4),
+        window=st.sampled_from([None, 1, 9]),
+    ),
+    st.builds(ShortestQueue, order=st.sampled_from(["fcfs", "stjf"])),
+    st.builds(RoundRobin, order=st.sampled_from(["fcfs", "stjf"])),
+)
+GAPS = st.lists(st.floats(0, 40), min_size=12, max_size=12)
+
+
+def make_models(step_time):
+    common = {"num_kv_blocks": 5, "max_num_batched_tokens": 12, "max_model_len": 60}
+    return {
+        "small": step_time(
+            model="s", terms={"const": 3.0, "decode_tokens": 0.2}, decode_ms_per_token=4, **common
+        ),
+        "large": step_time(
+            model="l", terms={"const": 7.0, "prefill_attn": 0.02}, decode_ms_per_token=8, **common
+        ),
+    }
+
+
+def two_models(programs, data):
+    half = len(programs) // 2
+    rows = [list(pair) for pair in zip(programs[:half], programs[half : 2 * half], strict=True)]
+    q = data.draw(st.lists(st.floats(0, 1), min_size=2 * half, max_size=2 * half))
+    return make_workload(rows, models=("s", "l"), confidence=np.reshape(q, (half, 2)))
+
+
+POOL = Pool(
+    engines=[
+        EngineSpec(name="small", model="s", device_group="gpu", base_url="http://x/v1"),
+        EngineSpec(name="large", model="l", device_group="gpu", base_url="http://x/v1"),
+    ]
+)
+
+
+@settings(max_examples=40)
+@given(PROGRAMS, GAPS, POLICIES, st.data())
+def test_running_ahead_is_the_same_as_step_by_step(step_time, programs, gaps, policy, data):
+    workload = two_models(programs, data)
+    arrivals = in_turn(workload, np.cumsum(gaps))
+    # A sharing curve without slow-down changes nothing but forbids engines to run ahead.
+    ahead, stepwise = (
+        simulate_once(POOL, make_models(step_time), workload, policy, arrivals, sharing)
+        for sharing in ({}, {"gpu": [1.0, 1.0]})
+    )
+    pd.testing.assert_frame_equal(ahead.programs, stepwise.programs)
+    pd.testing.assert_frame_equal(ahead.requests, stepwise.requests)
+    assert ahead.steps == stepwise.steps
+
+
+@settings(max_examples=40)
+@given(PROGRAMS, GAPS, POLICIES, st.sampled_from([{}, {"gpu": [1.0, 1.7]}]), st.data())
+def test_every_program_is_served_once_by_one_engine(
+    step_time, programs, gaps, policy, sharing, data
+):
+    workload = two_models(programs, data)
+    arrivals = in_turn(workload, np.cumsum(gaps))
+    result = simulate_once(POOL, make_models(step_time), workload, policy, arrivals, sharing)
+    requests = result.requests.to_dict("records")
+    assert len(result.programs) == len(gaps)
+    for number, program in enumerate(result.programs.to_dict("records")):
+        row = workload.program_ids.index(program["trajectory"])
+        stages = slice(*workload.first_stage[row : row + 2])
+        mine = [request for request in requests if request["program"] == number]
+        assert [r["stage_index"] for r in mine] == list(range(program["n_stages"]))
+        assert [r["output_tokens"] for r in mine] == workload.output_tokens[stages].tolist()
+        assert {r["engine"] for r in mine} == {program["engine"]}
+        assert program["trajectory"].endswith("-s" if program["engine"] == "small" else "-l")
+        assert program["score"] == workload.score[row]
+        # A stage arrives when its predecessor completes, and its time is all accounted for.
+        now = program["arrival_ms"]
+        for r in mine:
+            assert r["arrival_ms"] == pytest.approx(now)
+            assert 0 <= r["queue_ms"] < r["ttft_ms"] <= r["e2e_ms"]
+            now += r["e2e_ms"]
+        assert program["program_latency_ms"] == pytest.approx(now - program["arrival_ms"])
+
+
+def test_shortest_total_job_first_serves_short_programs_first(step_time):
+    models = {"e": step_time(terms={"const": 1.0}, max_num_seqs=1, max_batch_size=1)}
+    workload = make_workload([[[(1, 9)]], [[(1, 7)]], [[(1, 2)]], [[(1, 5)]]])
+    arrivals = in_turn(workload, [0, 1, 2, 3])
+    ends = {}
+    for order in ("fcfs", "stjf"):
+        result = simulate_once(
+            make_pool("e"), models, workload, RoundRobin(order=order), arrivals, {}
+        )
+        ends[order] = (
+            result.programs["arrival_ms"] + result.programs["program_latency_ms"]
+        ).tolist()
+    assert ends == {"fcfs": [9, 16, 18, 23], "stjf": [9, 23, 11, 16]}
+
+
+def test_the_load_follows_the_tokens_that_streamed(step_time):
+    # Both engines have work for 10 tokens; when program 2 arrives, a has streamed 5 of them and b,
+    # five times slower, 1: a is the faster engine, and was not by the loads at admission.
+    models = {
+        "a": step_time(terms={"const": 1.0}, decode_ms_per_token=4.0),
+        "b": step_time(terms={"const": 5.0}, decode_ms_per_token=3.9),
+    }
+    workload = make_workload([[[(1, 10)]]])
+    policy = Chimera(tau=0.0, load="inflight")
+    result = simulate_once(
+        make_pool("a", "b"), models, workload, policy, in_turn(workload, [0, 0.5, 5.5]), {}
+    )
+    assert result.programs["engine"].tolist() == ["a", "b", "a"]
+
+
+def test_the_same_seed_gives_the_same_programs_under_every_policy(step_time):
+    workload = make_workload([[[(3, i + 1)]] for i in range(20)])
+    models = {name: step_time() for name in "ab"}
+    runs = [
+        simulate_once(
+            make_pool(*"ab"),
+            models,
+            workload,
+            policy,
+            poisson(workload, rate_per_s=20, programs=50, seed=3),
+            {},
+        ).programs
+        for policy in (RoundRobin(), ShortestQueue(), Chimera())
+    ]
+    for run in runs[1:]:
+        columns = ["question_id", "arrival_ms", "trajectory"]
+        pd.testing.assert_frame_equal(run[columns], runs[0][columns])
+    slower = poisson(workload, rate_per_s=10, programs=50, seed=3)
+    assert slower.times_ms == pytest.approx(2 * runs[0]["arrival_ms"].to_numpy())
+
+
+def test_recorded_arrivals_replay_given_questions():
+    workload = make_workload([[[(1, 1)]], [[(1, 2)]]])
+    arrivals = recorded(workload, times_ms=[0, 5, 5], seed=0, questions=["q1", "q0", "q1"])
+    assert arrivals.questions.tolist() == [1, 0, 1]
+    with pytest.raises(DataError, match="nowhere"):
+        recorded(workload, times_ms=[0], seed=0, questions=["nowhere"])
+
+
+def test_preemptions_are_counted(step_time):
+    # Three blocks of 16 tokens: two sequences of 30 do not fit at their full length.
+    models = {"e": step_time(num_kv_blocks=4, max_num_seqs=2, max_batch_size=2)}
+    workload = make_workload([[[(10, 20)]]])
+    result = simulate_once(
+        make_pool("e"), models, workload, RoundRobin(), in_turn(workload, [0, 0]), {}
+    )
+    assert result.requests["preemptions"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "named"),
+    [
+        ({"models": {}}, ConfigError, "'e' has no step-time model"),
+        ({"sharing": {"gpu": []}}, ConfigError, "sharing.gpu"),
+        ({"pool": make_pool("e", model="other")}, DataError, "'other'"),
+        ({"limits": {"num_kv_blocks": 2}}, DataError, "'e' can never run .* 'q1-m'"),
+        ({"limits": {"max_model_len": 24}}, DataError, "'e' can never run .* 'q1-m'"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(step_time, change, error, named):
+    workload = make_workload([[[(2, 2)]], [[(3, 4), (20, 5)]]])
+    with pytest.raises(error, match=named):
+        simulate_once(
+            change.get("pool", make_pool("e", device_group="gpu")),
+            change.get("models", {"e": step_time(**change.get("limits", {}))}),
+            workload,
+            RoundRobin(),
+            in_turn(workload, [0.0]),
+            change.get("sharing", {}),
+        )

@@ -1,0 +1,59 @@
+import pandas as pd
+import pytest
+
+from chimera_train.simulate.metrics import FIGURES, PER_ENGINE, run_metrics, summarise
+from chimera_train.simulate.outcome import Simulation
+
+
+def test_figures_by_hand():
+    simulation = Simulation(
+        programs=pd.DataFrame(
+            {
+                "engine": ["a", "a", "b", "a"],
+                "arrival_ms": [10.0, 20.0, 30.0, 40.0],
+                "program_latency_ms": [100.0, 200.0, 300.0, 400.0],
+                "total_output_tokens": [10, 10, 10, 100],
+                "score": [1.0, 0.0, 1.0, 1.0],
+            }
+        ),
+        requests=pd.DataFrame(
+            {"ttft_ms": [10.0, 30.0], "queue_ms": [5.0, 15.0], "preemptions": [1, 2]}
+        ),
+        busy_ms={"a": 215.0, "b": 0.0, "c": 430.0},
+        steps={"a": 1, "b": 1, "c": 1},
+    )
+    metrics = run_metrics(simulation)
+    per_engine = {name: metrics.pop(name) for name in PER_ENGINE}
+    assert metrics == pytest.approx(
+        {
+            "latency_per_token_ms": (10 + 20 + 30 + 4) / 4,
+            "score": 0.75,
+            "latency_ms": 250,
+            "latency_p50_ms": 250,
+            "latency_p95_ms": 385,
+            "latency_p99_ms": 397,
+            "ttft_ms": 20,
+            "queue_ms": 10,
+            "makespan_ms": 430,
+            "preemptions": 3,
+        }
+    )
+    assert per_engine == {
+        "utilisation": {"a": 0.5, "b": 0.0, "c": 1.0},
+        "program_share": {"a": 0.75, "b": 0.25, "c": 0.0},
+    }
+
+
+def test_means_and_t_intervals_over_seeds():
+    runs = [
+        dict.fromkeys(FIGURES, value)
+        | {"utilisation": {"a": value / 10}, "program_share": {"a": 1.0}}
+        for value in (1.0, 2.0, 6.0)
+    ]
+    cell = summarise(runs)
+    assert cell["score"] == 3.0
+    assert cell["utilisation"] == {"a": pytest.approx(0.3)}
+    # s = sqrt(7), t(0.975, 2) = 4.302653
+    half = 4.302653 * (7 / 3) ** 0.5
+    assert cell["ci"]["score"] == pytest.approx([3 - half, 3 + half], rel=1e-6)
+    assert summarise(runs[:1])["ci"]["score"] is None

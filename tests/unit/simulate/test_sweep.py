@@ -1,0 +1,267 @@
+"""The configuration file, the grid, the files it writes, and the command."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from chimera_train.cli import simulate as cli
+from chimera_train.config import load_yaml
+from chimera_train.errors import ConfigError, DataError
+from chimera_train.files import write_json
+from chimera_train.predict.length import LengthPredictor
+from chimera_train.predict.router import OnnxRouter
+from chimera_train.predict.step_time import TERMS
+from chimera_train.simulate.metrics import FIGURES
+from chimera_train.simulate.results import figures_by_cell, write_sweep
+from chimera_train.simulate.settings import SweepSettings
+from chimera_train.simulate.sweep import run_cell, sweep
+
+SHIPPED = Path(__file__).parents[3] / "pipelines" / "demo" / "sweep.yaml"
+CHIMERA = {"kind": "chimera", "tau": [0.1, math.inf], "load": ["inflight", "inflight+self"]}
+
+
+def write_latency(path, model):
+    write_json(
+        path,
+        {
+            "schema": 1,
+            "kind": model.kind,
+            "terms": [
+                {"name": name, "unit": TERMS[name].unit, "coefficient": value}
+                for name, value in model.terms.items()
+            ],
+            "engine": model.engine.model_dump(),
+            "device": model.engine.device,
+            "fitted_on": {"ranges": {}},
+            "overhead_ms": 0.0,
+            "decode_ms_per_token": model.decode_ms_per_token,
+            "max_batch_size": model.max_batch_size,
+        },
+    )
+
+
+@pytest.fixture
+def config(tmp_path, traces_dir, step_time, monkeypatch):
+    """A configuration that works (as a dict), its files, and a function that writes it."""
+
+    class Router:
+        models = ("m-small", "m-large")
+
+        def predict(self, texts):
+            return np.tile([0.4, 0.9], (len(texts), 1))
+
+    class Length:
+        def predict(self, model, requests):
+            return np.full((len(requests), 1), 10.0)
+
+    monkeypatch.setattr(OnnxRouter, "load", lambda directory: Router())
+    monkeypatch.setattr(LengthPredictor, "load", lambda directory: Length())
+    engines = [
+        {"name": name, "model": f"m-{name}", "device_group": "gpu", "base_url": "http://x/v1"}
+        for name in ("small", "large")
+    ]
+    (tmp_path / "pool.yaml").write_text(yaml.safe_dump({"engines": engines}))
+    for name, step_ms in (("small", 2.0), ("large", 5.0)):
+        write_latency(
+            tmp_path / f"{name}.json", step_time(model=f"m-{name}", terms={"const": step_ms})
+        )
+    return {
+        "traces": str(traces_dir),
+        "pools": [str(tmp_path / "pool.yaml")],
+        "latency": {name: str(tmp_path / f"{name}.json") for name in ("small", "large")},
+        "length": "length",
+        "router": "router",
+        "policies": [{"kind": "round_robin", "order": "fcfs"}, CHIMERA],
+        "arrivals": {"kind": "poisson", "rates_per_s": [2, 8], "programs": 30},
+        "seeds": 3,
+        "questions": "all",
+        "sharing": {"gpu": [1.0, 1.5]},
+    }
+
+
+@pytest.fixture
+def write(tmp_path):
+    def to_file(config):
+        path = tmp_path / "sweep.yaml"
+        path.write_text(yaml.safe_dump(config, sort_keys=False))
+        return path
+
+    return to_file
+
+
+def load(write, config):
+    return load_yaml(write(config), SweepSettings)
+
+
+def test_a_grid_has_one_cell_for_each_pool_rate_and_policy(config, write):
+    told = []
+    result = sweep(load(write, config), lambda done, total: told.append((done, total)))
+    seen = [
+        (cell["rate_per_s"], cell["policy"]["kind"], cell["policy"].get("tau"))
+        for cell in result.cells
+    ]
+    policies = [("round_robin", None), *[("chimera", tau) for tau in (0.1, 0.1, "inf", "inf")]]
+    assert seen == [(rate, *policy) for rate in (2, 8) for policy in policies]
+    assert told == [(done, 30) for done in range(1, 31)]
+    assert len(result.runs) == 30
+    assert result.warnings == []
+    for index, cell in enumerate(result.cells):
+        runs = result.runs[result.runs["cell"] == index]
+        for figure in FIGURES:
+            assert cell[figure] == pytest.approx(runs[figure].mean())
+        assert sum(cell["program_share"].values()) == pytest.approx(1.0)
+    # Without regard to load everything goes to the model of which the router is surer.
+    confident = [cell for cell in result.cells if cell["policy"].get("tau") == "inf"]
+    assert [cell["program_share"]["large"] for cell in confident] == [1.0] * 4
+    assert [cell["score"] for cell in confident] == [1.0] * 4
+
+
+def test_processes_do_not_change_the_result(config, write):
+    del config["sharing"]
+    config["policies"] = [{"kind": "shortest_queue"}]
+    one = sweep(load(write, config))
+    two = sweep(load(write, config | {"n_jobs": 2}))
+    assert one.cells == two.cells
+    assert "engines small, large share device 'gpu'" in one.warnings[0]
+
+
+def test_recorded_arrivals_are_one_cell(config, write):
+    config["policies"] = [{"kind": "round_robin"}]
+    config["arrivals"] = {"kind": "recorded", "times_ms": [0, 10, 10, 500]}
+    result, programs = run_cell(load(write, config))
+    assert [cell["rate_per_s"] for cell in result.cells] == [None]
+    assert programs["arrival_ms"].tolist() == [0, 10, 10, 500] * 3
+    assert programs["seed"].tolist() == [seed for seed in range(3) for _ in range(4)]
+
+
+def test_what_is_not_simulated_is_said(config, write, step_time, tmp_path):
+    model = step_time(model="m-small", enable_prefix_caching=True, async_scheduling=True)
+    write_latency(tmp_path / "small.json", model)
+    config["policies"] = [{"kind": "round_robin"}]
+    warnings = sweep(load(write, config)).warnings
+    assert ["prefix caching" in warnings[0], "asynchronous scheduling" in warnings[1]] == [True] * 2
+    assert all("small" in warning and "large" not in warning for warning in warnings)
+
+
+def test_files(config, write, tmp_path):
+    settings = load(write, config)
+    result = sweep(settings)
+    paths = write_sweep(result, settings, tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
+        path.name for path in paths
+    )
+    document = json.loads((tmp_path / "out" / "cells.json").read_text())
+    assert document["cells"] == result.cells
+    table = pd.read_csv(tmp_path / "out" / "cells.csv")
+    assert table["utilisation.small"].tolist() == pytest.approx(
+        [cell["utilisation"]["small"] for cell in result.cells]
+    )
+    assert table["score_ci_high"].tolist() == pytest.approx(
+        [cell["ci"]["score"][1] for cell in result.cells]
+    )
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out" / "runs.parquet"), result.runs)
+    assert (tmp_path / "out" / "frontier.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_tracked_figures_have_names_of_their_own(config, write):
+    result = sweep(load(write, config))
+    named = figures_by_cell(result.cells)
+    assert len(named) == len(result.cells)
+    assert named["1 chimera stjf inflight τ=0.1 2 per s"] == {
+        figure: result.cells[1][figure] for figure in FIGURES
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line", "named"),
+    [
+        (
+            "arrivals",
+            {"kind": "poisson", "rates_per_s": [2, 0.0], "programs": 5},
+            "- 0.0",
+            "rates_per",
+        ),
+        ("arrivals", {"kind": "poisson", "rates_per_s": [-1], "programs": 5}, "- -1", "rates_per"),
+        ("arrivals", {"kind": "poisson", "rates_per_s": [], "programs": 5}, "rates", "rates_per"),
+        ("arrivals", {"kind": "poisson", "rates_per_s": [1], "programs": 0}, "programs", "program"),
+        ("arrivals", {"kind": "recorded", "times_ms": [5, 4]}, "times_ms", "must not decrease"),
+        ("arrivals", {"kind": "gamma"}, "arrivals", "arrivals"),
+        ("policies", [{"kind": "chimera", "tau": [0.1, -1]}], "tau", "tau"),
+        ("policies", [{"kind": "chimera", "tua": 1}], "tua", "tua"),
+        ("policies", [], "policies", "policies"),
+        ("seeds", 0, "seeds", "seeds"),
+        ("sharing", {"gpu": [1.0, 0.5]}, "- 0.5", "sharing.gpu"),
+        ("unknown", 1, "unknown", "unknown"),
+        ("router", None, "traces", "needs 'router'"),
+        ("length", None, "traces", "needs 'length'"),
+    ],
+)
+def test_a_mistake_is_named_with_file_line_and_key(config, write, key, value, line, named):
+    path = write(config | {key: value})
+    lines = [text.strip() for text in path.read_text().splitlines()]
+    number = next(i for i, text in enumerate(lines, start=1) if text.startswith(line))
+    with pytest.raises(ConfigError, match=rf"sweep\.yaml:{number}: .*{named}"):
+        load_yaml(path, SweepSettings)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "named"),
+    [
+        ({"latency": {}}, ConfigError, "engine 'large'"),
+        ({"latency": {"typo": "x"}}, ConfigError, "'typo'"),
+        ({"sharing": {"cpu7": [1.0]}}, ConfigError, "'cpu7'"),
+        ({"sharing": {"gpu": [1.0]}}, ConfigError, "sharing.gpu"),
+        ({"latency": {"small": "a.json", "large": "b.json"}}, DataError, r"a\.json does not exist"),
+        ({"traces": "nowhere"}, DataError, "nowhere"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(config, write, change, error, named):
+    with pytest.raises(error, match=named):
+        sweep(load(write, config | change))
+
+
+def test_coefficients_of_another_model_are_refused(config, write, step_time, tmp_path):
+    write_latency(tmp_path / "small.json", step_time(model="m-other"))
+    with pytest.raises(DataError, match=r"small\.json was calibrated on 'm-other'.*'m-small'"):
+        sweep(load(write, config))
+
+
+@pytest.fixture
+def invoke():
+    app = typer.Typer()
+    cli.register(app)
+    return lambda *arguments: CliRunner().invoke(app, ["simulate", *map(str, arguments)])
+
+
+def test_the_sweep_command(config, write, invoke, tmp_path):
+    result = invoke("sweep", "--config", write(config), "--out", tmp_path / "out", "--json")
+    assert result.exit_code == 0, result.output
+    values = json.loads(result.stdout)
+    assert len(values["cells"]) == 10
+    assert all((tmp_path / "out" / name).is_file() for name in map(str, values["files"]))
+    text = invoke("sweep", "--config", write(config), "--quiet")
+    assert "chimera stjf inflight τ=inf" in text.stdout
+
+
+def test_the_run_command_needs_a_single_cell(config, write, invoke, tmp_path):
+    several = invoke("run", "--config", write(config), "--out", tmp_path / "out")
+    assert isinstance(several.exception, ConfigError)
+    assert not (tmp_path / "out").exists()
+    config["policies"] = [{"kind": "round_robin"}]
+    config["arrivals"]["rates_per_s"] = [4]
+    result = invoke("run", "--config", write(config), "--out", tmp_path / "out", "--json")
+    assert result.exit_code == 0, result.output
+    assert len(pd.read_parquet(tmp_path / "out" / "programs.parquet")) == 90
+    assert len(json.loads(result.stdout)["cells"]) == 1
+
+
+def test_the_shipped_configuration_is_valid():
+    settings = load_yaml(SHIPPED, SweepSettings)
+    assert sum(len(policies) for policies in settings.policies) == 10

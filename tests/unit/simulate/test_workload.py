@@ -1,0 +1,156 @@
+"""Trajectories against the tables they come from, and what is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from chimera_train.errors import DataError
+from chimera_train.predict.features import StageRequest
+from chimera_train.simulate.workload import workload_from_traces
+from chimera_train.traces.split import HOLDOUT_FOLD, fold
+from chimera_train.traces.store import load_traces
+
+MODELS = ("m-small", "m-large")
+
+
+class Router:
+    """q of a model depends on the text alone, so that a mixed-up text or column shows."""
+
+    models = ("m-other", "m-large", "m-small")
+
+    def predict(self, texts):
+        self.texts = list(texts)
+        return np.array([[0.0, len(text) / 100, hash(text) % 97 / 97] for text in texts])
+
+
+class Length:
+    def __init__(self):
+        self.requests = {}
+
+    def predict(self, model, requests):
+        self.requests[model] = requests
+        return np.array([[r.prompt_tokens + 1000 * r.generated_tokens] for r in requests])
+
+
+@pytest.fixture
+def traces(traces_dir):
+    return load_traces(traces_dir)
+
+
+def build(traces, *, holdout=False, router=None, length=None, models=MODELS):
+    return workload_from_traces(traces, models, holdout=holdout, router=router, length=length)
+
+
+def test_trajectories_are_the_programs_of_the_traces(traces):
+    router, length = Router(), Length()
+    workload = build(traces, router=router, length=length)
+    programs = traces.programs.set_index("program_id")
+    assert workload.questions == [f"q{i}" for i in range(10)]
+    for i, question in enumerate(workload.questions):
+        for j, model in enumerate(MODELS):
+            for sample in range(workload.n_samples[i, j]):
+                t = workload.first_trajectory[i, j] + sample
+                program = programs.loc[workload.program_ids[t]]
+                assert (program["question_id"], program["model"]) == (question, model)
+                assert program["sample"] == sample
+                assert workload.score[t] == program["score"]
+                mine = slice(workload.first_stage[t], workload.first_stage[t + 1])
+                rows = traces.stages[traces.stages["program_id"] == program.name]
+                assert workload.prompt_tokens[mine].tolist() == rows["prompt_tokens"].tolist()
+                output = rows["output_tokens"].to_numpy()
+                assert workload.output_tokens[mine].tolist() == output.tolist()
+                expected = rows["prompt_tokens"] + 1000 * (output.cumsum() - output)
+                assert workload.remaining_tokens[mine].tolist() == expected.tolist()
+    # The router reads the first stage's text; its columns go by name.
+    assert [text.endswith(" 0") for text in router.texts] == [True] * 10
+    q = router.predict(router.texts)
+    np.testing.assert_array_equal(workload.confidence, q[:, [2, 1]])
+    assert length.requests["m-large"][0] == StageRequest(
+        "math", "solve", "user q0-m-large-0 0", 4, 14, 20, 0
+    )
+
+
+def test_stages_of_a_model(traces):
+    workload = build(traces)
+    for model in MODELS:
+        names = [workload.program_ids[t] for t in range(len(workload.program_ids))]
+        owner = np.repeat(names, np.diff(workload.first_stage))
+        expected = np.flatnonzero([model in name for name in owner])
+        assert sorted(workload.stages_of(model).tolist()) == expected.tolist()
+
+
+def test_holdout_keeps_the_questions_that_nothing_was_fitted_on(traces):
+    workload = build(traces, holdout=True)
+    expected = [q for q in (f"q{i}" for i in range(10)) if fold(q) == HOLDOUT_FOLD]
+    assert workload.questions == expected
+    assert expected
+
+
+def test_the_question_stands_in_for_a_text_that_was_not_stored(traces):
+    router = Router()
+    stages = traces.stages.assign(user_text=None, system_tokens=None, user_tokens=None)
+    length = Length()
+    build(replace(traces, stages=stages), router=router, length=length)
+    assert router.texts == [f"question {i}" for i in range(10)]
+    first = length.requests["m-small"][0]
+    assert (first.system_tokens, first.user_tokens) == (0, first.prompt_tokens)
+
+
+def without(frame, column, value):
+    return frame[frame[column] != value].reset_index(drop=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (
+            lambda t: replace(
+                t, programs=t.programs[~t.programs["program_id"].str.startswith("q3-m-large")]
+            ),
+            "1 questions lack .* 'q3' .* 'm-large'",
+        ),
+        (lambda t: replace(t, programs=t.programs[:0]), "No program of m-small, m-large"),
+        (lambda t: replace(t, programs=t.programs.assign(score=np.nan)), "'q0-m-small-0'"),
+        (
+            lambda t: replace(t, stages=without(t.stages, "program_id", "q4-m-large-1")),
+            "'q4-m-large-1' has no completed stage",
+        ),
+        (
+            lambda t: replace(
+                t,
+                stages=t.stages.assign(
+                    output_tokens=t.stages["output_tokens"].where(t.stages.index != 7, 0)
+                ),
+            ),
+            "'verify' of program 'q1-m-large-1'",
+        ),
+    ],
+)
+def test_traces_that_do_not_cover_the_pool_are_refused(traces, change, named):
+    with pytest.raises(DataError, match=named):
+        build(change(traces))
+
+
+def test_a_model_that_the_router_does_not_know_is_refused(traces):
+    router = Router()
+    router.models = ("m-other", "m-large", "m-tiny")
+    with pytest.raises(DataError, match="not fitted on 'm-small'"):
+        build(traces, router=router)
+
+
+def test_each_workflow_of_a_question_is_a_program_of_its_own(traces):
+    other = traces.programs.assign(
+        workflow="direct", program_id="d-" + traces.programs["program_id"]
+    )
+    stages = traces.stages.assign(program_id="d-" + traces.stages["program_id"])
+    workload = build(
+        replace(
+            traces,
+            programs=pd.concat([traces.programs, other], ignore_index=True),
+            stages=pd.concat([traces.stages, stages], ignore_index=True),
+        )
+    )
+    assert workload.questions == [q for i in range(10) for q in (f"q{i}", f"q{i}")]
+    assert (workload.n_samples == 2).all()
