@@ -55,8 +55,9 @@ def _show(directory: BundleArgument, as_json: JsonOption = False) -> None:
     manifest = read_manifest(directory)
     problems = find_problems(directory, manifest)
     values = manifest.model_dump()
+    entries = values.pop("files")
     Output(as_json=as_json).result(
-        {**values, "problems": problems},
+        {**values, "files": len(entries), "entries": entries, "problems": problems},
         f"{manifest.name}, version {manifest.version}, made {manifest.created_at}",
         "",
         table(("engine", "model"), list(manifest.engines.items())),

@@ -39,7 +39,8 @@ def length(
 ) -> None:
     """Forests for a program's remaining output tokens, judged on unseen questions."""
     from chimera_train.config import load_section
-    from chimera_train.length.fit import LengthSettings, fit_and_write
+    from chimera_train.length.fit import fit_and_write
+    from chimera_train.length.settings import LengthSettings
     from chimera_train.traces.store import load_traces
 
     output = Output(as_json=as_json, quiet=quiet)
@@ -72,11 +73,12 @@ def router(
 ) -> None:
     """A router that tells from a question's text how likely each model is to answer it right."""
     from chimera_train.config import load_section
-    from chimera_train.router.fit import fit_router
     from chimera_train.router.settings import RouterSettings
 
     output = Output(as_json=as_json, quiet=quiet)
     settings = load_section(params, "fit_router", RouterSettings)
+    from chimera_train.router.fit import fit_router  # seconds: a wrong setting shows before
+
     metrics = fit_router(traces, out, settings, output)
     if track is not None:
         from chimera_train.tracking import stage_run

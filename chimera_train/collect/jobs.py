@@ -100,7 +100,7 @@ def identity(
         "task": task.name,
         "questions": {"sha256": _sha256([asdict(question) for question in questions])},
         "workflow": workflow.model_dump(mode="json"),
-        "models": list(models),
+        "models": sorted(models),
         **settings.model_dump(mode="json", exclude={"concurrency"}),
     }
 

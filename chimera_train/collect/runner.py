@@ -24,8 +24,10 @@ __all__ = [
     "Endpoint", "ProgramResult", "StageResult", "open_endpoint", "request_seed", "run_program",
 ]  # fmt: skip
 
-MAX_ATTEMPTS = 3
-RETRY_PAUSE_S = 0.25
+_MAX_ATTEMPTS = 3
+_RETRY_PAUSE_S = 0.25
+# Generous where the machine is busy: a server that is starved of CPU is slow to accept.
+_TIMEOUT = httpx2.Timeout(600.0, connect=30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ async def open_endpoint(base_url: str, model: str) -> AsyncIterator[Endpoint]:
         base_url=base_url,
         api_key="none",
         max_retries=0,
+        timeout=_TIMEOUT,
         http_client=openai.DefaultAsyncHttpxClient(trust_env=not loopback),
     ) as client:
         yield Endpoint(client, model)
@@ -202,14 +205,18 @@ async def _request(
                     reply.add(chunk)
             error = reply.problem()
         except (openai.APIConnectionError, httpx2.TransportError) as failure:
-            if attempt < MAX_ATTEMPTS and reply.ttft_ms is None and not _is_timeout(failure):
-                await asyncio.sleep(RETRY_PAUSE_S * attempt)
+            if attempt < _MAX_ATTEMPTS and reply.ttft_ms is None and not _is_timeout(failure):
+                await asyncio.sleep(_RETRY_PAUSE_S * attempt)
                 attempt += 1
                 continue
             error = f"connection failed: {failure.__cause__ or failure!r}"
         except openai.APIStatusError as failure:
-            error = f"HTTP {failure.status_code}: {failure.message}"
-        except (openai.APIError, ValueError) as failure:  # an error event, or not an event stream
+            body = failure.body
+            message = body.get("message") if isinstance(body, dict) else None
+            error = f"HTTP {failure.status_code}: {message or failure.message}"
+        except (openai.APIError, ValueError, TypeError, AttributeError) as failure:
+            # An error event; or events that are not those of a chat completion, which the client
+            # does not check.
             error = f"bad reply: {failure}"
         return StageResult(
             stage=stage.id,
@@ -264,7 +271,8 @@ class _Reply:
 
 def _is_timeout(failure: Exception) -> bool:
     """Whether the endpoint was reached but kept silent: trying again would double the work."""
-    return isinstance(failure, openai.APITimeoutError | httpx2.TimeoutException)
+    unreached = isinstance(failure.__cause__ or failure, httpx2.ConnectTimeout)
+    return not unreached and isinstance(failure, openai.APITimeoutError | httpx2.TimeoutException)
 
 
 def _ms_since(start: float) -> float:

@@ -80,7 +80,8 @@ def collect_steps(
     """
     (spec,) = select_engines(pool, [engine])
     _check_profilable(spec)
-    _check_free(out)
+    if (out / provenance.FILE_NAME).exists():
+        raise ConfigError(f"{out} holds a data set: choose another --out.")
     with tempfile.TemporaryDirectory(prefix="chimera-steps-") as directory:
         log = Path(directory) / "steps.jsonl"
         # The engine's interpreter may be another one, without this package.
@@ -135,17 +136,6 @@ def _check_profilable(spec: EngineSpec) -> None:
             f"Engine '{spec.name}' has a scheduler class of its own, which cannot be traced:"
             " remove launch.args.scheduler_cls."
         )
-
-
-def _check_free(out: Path) -> None:
-    if (out / provenance.FILE_NAME).exists():
-        raise ConfigError(f"{out} holds a data set: choose another --out.")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"{out} cannot be written ({error.strerror}): choose another --out."
-        ) from error
 
 
 def _python_path(spec: EngineSpec, directory: str) -> str:

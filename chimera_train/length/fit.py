@@ -12,7 +12,7 @@ from chimera_train.output import Output
 from chimera_train.traces.split import HOLDOUT_FOLD
 from chimera_train.traces.store import Traces, load_traces
 
-__all__ = ["LengthSettings", "fit_and_write", "fit_length"]
+__all__ = ["fit_and_write", "fit_length"]
 
 
 def fit_length(

@@ -61,8 +61,8 @@ def fit_forests(rows: pd.DataFrame, settings: LengthSettings) -> FittedLength:
 
 
 def fit_sketch(texts: list[str], settings: LengthSettings) -> TextSketch | None:
-    """A sketch of ``texts``; None where they hold no term or the settings leave the text out."""
-    if settings.sketch_components == 0 or not any(texts):
+    """A sketch of ``texts``; None where they tell nothing apart or the settings leave it out."""
+    if settings.sketch_components == 0:
         return None
     vectorizer = TfidfVectorizer(
         token_pattern=TOKEN_PATTERN, max_features=settings.max_vocabulary, dtype=np.float64
@@ -71,9 +71,11 @@ def fit_sketch(texts: list[str], settings: LengthSettings) -> TextSketch | None:
         weights = vectorizer.fit_transform(texts)
     except ValueError:  # "empty vocabulary": no text has a term
         return None
-    # More components than rows or columns of the matrix do not exist.
-    k = min(settings.sketch_components, *weights.shape)
-    svd = TruncatedSVD(n_components=k, random_state=settings.seed).fit(weights)
+    rank = min(weights.shape)
+    if rank < 2:
+        return None
+    svd = TruncatedSVD(min(settings.sketch_components, rank), random_state=settings.seed)
+    svd.fit(weights)
     return TextSketch(
         vectorizer.get_feature_names_out().tolist(), vectorizer.idf_, svd.components_.T.copy()
     )
@@ -127,9 +129,9 @@ def _forest(settings: LengthSettings) -> RandomForestQuantileRegressor:
         n_estimators=settings.n_estimators,
         min_samples_leaf=settings.min_samples_leaf,
         max_features=settings.max_features,
-        # Rows that nothing splits, such as verdicts of one length, can fill a leaf by thousands, and
-        # the library stores every leaf at the size of the largest: gigabytes. Leaves that could be
-        # split stay below this bound, bootstrap copies included.
+        # Rows that nothing splits, such as verdicts of one length, can fill a leaf by thousands,
+        # and the library stores every leaf at the size of the largest: gigabytes. Other leaves
+        # hold fewer than this bound, bootstrap copies included.
         max_samples_leaf=4 * settings.min_samples_leaf,
         random_state=settings.seed,
         n_jobs=settings.n_jobs,

@@ -12,6 +12,8 @@ __all__ = ["bootstrap_interval", "coverage", "fold_distance", "kendall_distance"
 
 Numbers = npt.NDArray[np.float64]
 
+_RESAMPLES = 200
+
 
 def kendall_distance(truth: Numbers, predicted: Numbers) -> float:
     """Kendall-τ distance d = (1 − τ_b)/2: without ties, the share of pairs in the wrong order.
@@ -55,7 +57,6 @@ def bootstrap_interval(
     folds: npt.NDArray[np.int64],
     programs: npt.ArrayLike,
     rng: np.random.Generator,
-    resamples: int = 200,
 ) -> tuple[float, float]:
     """The 95 % percentile interval of :func:`fold_distance` over resampled programs.
 
@@ -67,7 +68,7 @@ def bootstrap_interval(
     fold_of_program = folds[[rows[0] for rows in members]]
     strata = [np.flatnonzero(fold_of_program == fold) for fold in np.unique(folds)]
     distances = []
-    for _ in range(resamples):
+    for _ in range(_RESAMPLES):
         drawn = np.concatenate([rng.choice(stratum, size=len(stratum)) for stratum in strata])
         rows = np.concatenate([members[i] for i in drawn])
         distances.append(fold_distance(truth[rows], predicted[rows], folds[rows]))

@@ -1,6 +1,8 @@
 """The settings of ``fit length``: section ``fit_length`` of the parameter file."""
 
-from pydantic import Field
+from typing import Literal
+
+from pydantic import Field, PositiveInt
 
 from chimera_train.config import Settings
 
@@ -26,5 +28,5 @@ class LengthSettings(Settings):
     max_features: float = Field(0.5, gt=0, le=1)
     sketch_components: int = Field(16, ge=0)
     max_vocabulary: int = Field(5000, ge=1)
-    seed: int = Field(0, ge=0)
-    n_jobs: int = -1
+    seed: int = Field(0, ge=0, lt=2**32)
+    n_jobs: PositiveInt | Literal[-1] = -1

@@ -121,9 +121,7 @@ class LengthPredictor:
         manifest = read_manifest(directory)
         for name, expected in manifest.sha256.items():
             if Path(name).name != name or not (directory / name).is_file():
-                raise DataError(
-                    f"{directory} has no file '{name}', which {MANIFEST} names: fit again."
-                )
+                raise DataError(f"{directory} lacks '{name}', which {MANIFEST} names: fit again.")
             if file_hash(directory / name) != expected:
                 raise DataError(f"{directory / name} was altered after it was written: fit again.")
         sketch = TextSketch.load(directory) if manifest.has_text else None

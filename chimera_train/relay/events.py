@@ -37,8 +37,8 @@ class Event:
     def new_tokens(self) -> int:
         """Output tokens in this event, one for each choice that grew.
 
-        Engines send a chunk for each token and sequence; several tokens that were merged into one
-        chunk count once here, and the usage at the end of the stream has the exact figure.
+        vLLM sends a chunk for each token and sequence, but merges the tokens of a client that it
+        is ahead of, so that this is a lower bound; only usage has the exact figure.
         """
         return sum(_grew(choice) for choice in self.choices)
 
@@ -107,12 +107,17 @@ class StreamObserver:
     error: dict[str, Any] | None = None
 
     def see(self, event: Event, now_ms: float) -> int:
-        """Take note of one event; returns the number of new output tokens in it."""
+        """Take note of one event; returns by how many output tokens the stream is longer now.
+
+        What merged chunks hid is made up for when usage comes.
+        """
         tokens = event.new_tokens
         if tokens and self.first_token_ms is None:
             self.first_token_ms = now_ms
+        if event.usage is not None:
+            self.usage = event.usage
+            tokens = max(tokens, self.output_tokens - self.streamed_tokens)
         self.streamed_tokens += tokens
-        self.usage = event.usage or self.usage
         self.error = event.error or self.error
         return tokens
 

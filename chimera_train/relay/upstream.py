@@ -39,8 +39,10 @@ class Upstream:
         is_events = kind.partition(";")[0].strip().lower() == "text/event-stream"
         self.streams = response.is_success and is_events
 
-    async def events(self) -> AsyncGenerator[Event, None]:
-        """The events of the body; their raw bytes, joined, are the body.
+    async def events(self) -> AsyncGenerator[list[Event], None]:
+        """The events of the body, those that arrive together at once.
+
+        Their raw bytes, joined, are the body.
 
         Raises:
             EngineError: the connection broke before the end of the response.
@@ -49,12 +51,12 @@ class Upstream:
         try:
             async with aclosing(self._response.aiter_raw()) as chunks:
                 async for chunk in chunks:
-                    for event in splitter.feed(chunk):
-                        yield event
+                    if events := splitter.feed(chunk):
+                        yield events
         except httpx2.TransportError as error:
             raise _lost(self._response.request, error) from error
-        for event in splitter.flush():
-            yield event
+        if rest := splitter.flush():
+            yield rest
 
     async def body(self) -> bytes:
         """The whole body.

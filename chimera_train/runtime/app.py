@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -49,6 +51,7 @@ def create_app(gateway: Gateway) -> Starlette:
             Route("/metrics", views.metrics),
         ],
         lifespan=lifespan,
+        exception_handlers={HTTPException: _no_such_endpoint},
     )
 
 
@@ -69,7 +72,8 @@ class _CallEndpoint:
             raw = await _read_body(receive, gateway.settings.body_limit_bytes)
             arrived_ms = gateway.clock()
             call = parse_call(self._kind, raw, Headers(scope=scope), gateway.model)
-            headers = end_to_end_headers(scope["headers"])
+            headers = [h for h in end_to_end_headers(scope["headers"]) if h[0] != b"content-type"]
+            headers.append((b"content-type", b"application/json"))  # whatever the client called it
             await _until_disconnect(receive, gateway.serve(call, headers, reply, arrived_ms))
         except _ClientGoneError:
             return
@@ -87,9 +91,15 @@ class _Views:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._started_s = int(time.time())
 
     async def models(self, _: Request) -> Response:
-        model = {"id": self._gateway.model, "object": "model", "owned_by": "chimera-train"}
+        model = {
+            "id": self._gateway.model,
+            "object": "model",
+            "created": self._started_s,
+            "owned_by": "chimera-train",
+        }
         return JSONResponse({"object": "list", "data": [model]})
 
     async def health(self, _: Request) -> Response:
@@ -135,8 +145,18 @@ class _Views:
 
 def _no_such_program(program_id: str) -> Response:
     message = f"Program '{program_id}' is not running: it never began, has ended, or was forgotten."
-    error = ApiError(404, message, code="program_not_found")
-    return Response(error.body(), error.status, media_type="application/json")
+    return _error_response(ApiError(404, message, code="program_not_found"))
+
+
+async def _no_such_endpoint(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return _error_response(
+        ApiError(status, f"The gateway does not answer {request.method} {request.url.path}.")
+    )
+
+
+def _error_response(error: ApiError) -> Response:
+    return Response(error.body(), error.status, error.headers, media_type="application/json")
 
 
 async def _read_body(receive: Receive, limit_bytes: int) -> bytes:

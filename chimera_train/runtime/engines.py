@@ -72,7 +72,7 @@ class Engines:
     async def _answers(self, engine: int) -> bool:
         with suppress(httpx2.TransportError):
             answer = await self.clients[engine].get("models", timeout=_PROBE_TIMEOUT_S)
-            return answer.is_success
+            return answer.status_code < 500  # one that asks for a key is there too
         return False
 
 

@@ -92,7 +92,7 @@ class Gateway:
     async def running(self) -> AsyncIterator[None]:
         """Ready to serve: everything is compiled, and every engine was asked whether it is up."""
         self.dispatcher.warm_up()
-        await self._predict(Query("", "", "", "", 0, 0, self._everything, True, True))
+        await self._predict(Query("", "", "", "warm up", 0, 0, self._everything, True, True))
         await self._engines.probe(self._everything, self.dispatcher)
         background = [
             asyncio.create_task(self._engines.keep_probing(self.dispatcher)),
@@ -221,14 +221,18 @@ class Gateway:
             await reply.whole(upstream.status, body, upstream.headers)
             return
         assembler = None if call.stream else Assembler()
-        async with aclosing(upstream.events()) as events:
-            async for event in events:
-                if tokens := observer.see(event, self.clock()):
+        async with aclosing(upstream.events()) as arrivals:
+            async for events in arrivals:
+                now_ms = self.clock()
+                if tokens := sum(observer.see(event, now_ms) for event in events):
                     self.dispatcher.on_tokens(slot, tokens)
                 if assembler is not None:
-                    assembler.add(event)
-                elif call.wants_usage or not event.only_usage:
-                    await reply.write(event.raw, upstream.headers)
+                    for event in events:
+                        assembler.add(event)
+                    continue
+                shown = [e.raw for e in events if call.wants_usage or not e.only_usage]
+                if shown:
+                    await reply.write(b"".join(shown), upstream.headers)
         if observer.error is not None:
             trip.error = str(observer.error.get("message"))
         if assembler is None:

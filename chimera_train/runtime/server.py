@@ -1,6 +1,5 @@
 """Running the gateway under uvicorn: bind early, say when ready, drain on a signal."""
 
-import asyncio
 import math
 import socket
 from collections.abc import Callable
@@ -68,7 +67,7 @@ def run(
     )
     server = _Server(config, on_ready)
     try:
-        asyncio.run(server.serve([listener]))
+        server.run([listener])
     except SystemExit as error:
         if server.started:
             raise

@@ -149,8 +149,7 @@ class Teacher:
     ``mix`` gives the shares of solve, verify and revise chats, ``misreadings`` the share of
     mistakes that come from reading the problem: a number of another sentence, a step twice or in
     the wrong place. Those are what small models mostly get wrong; the rest are mixed. With
-    ``compare`` a review names both answers before its verdict: otherwise the smallest models
-    reject numbers that they have just confirmed.
+    ``compare`` a review names both answers before its verdict.
     """
 
     def __init__(

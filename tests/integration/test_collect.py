@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -13,19 +14,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import yaml
 from pandas.testing import assert_frame_equal
 
-from chimera_train.collect import steps
+from chimera_train.collect import steps, traces
+from chimera_train.collect.jobs import CollectSettings
 from chimera_train.collect.step_log import FILE_VARIABLE, batch_shape, read_step_log
 from chimera_train.collect.steps import REGIMES, StepsSettings, collect_steps
+from chimera_train.collect.traces import collect_traces
+from chimera_train.errors import EngineError
 from chimera_train.files import read_json
 from chimera_train.output import Output
 from chimera_train.pool.launch import running_pool
 from chimera_train.pool.models import resolve_model
 from chimera_train.pool.schema import EngineInfo, load_pool
+from chimera_train.tasks import get_task
 from chimera_train.traces.store import read_table
+from chimera_train.workflows.model import load_workflow
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
 
@@ -97,6 +104,41 @@ def test_a_killed_collection_resumes_to_the_same_programs_and_tokens(
     assert (stages["ttft_ms"] <= stages["e2e_ms"]).all()
     assert (stages["system_tokens"] + stages["user_tokens"] < stages["prompt_tokens"]).all()
     assert stages["queue_ms"].notna().all()
+
+
+def test_an_engine_that_dies_while_serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its engine process is killed; the server in front of it stays a moment longer."""
+    monkeypatch.setattr(
+        traces, "running_pool", functools.partial(running_pool, ready_timeout_s=READY_TIMEOUT_S)
+    )
+    journal = tmp_path / "journal.jsonl"
+
+    def kill() -> None:
+        while not journal.exists() or journal.read_bytes().count(b'"program"') < 4:
+            time.sleep(0.01)
+        (core,) = [
+            process
+            for process in psutil.Process().children(recursive=True)
+            if "EngineCore" in " ".join([process.name(), *process.cmdline()])
+        ]
+        core.kill()
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    with pytest.raises(EngineError, match=f"(?s)Engine '{ENGINE}' ended.*EngineDeadError"):
+        collect_traces(
+            load_pool(DEMO),
+            get_task("arithmetic"),
+            load_workflow("math"),
+            tmp_path,
+            CollectSettings(limit=400, concurrency=4),
+            output=Output(quiet=True),
+            engines=[ENGINE],
+        )
+    programs = read_table(tmp_path, "programs")
+    assert 4 <= len(programs) < 400
+    assert programs["error"].isna().sum() >= 4
+    assert read_json(tmp_path / "provenance.json")["status"] == "partial"
 
 
 def test_a_profile_has_all_regimes_and_the_engine_as_it_resolved(

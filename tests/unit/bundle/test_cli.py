@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -75,7 +76,7 @@ def test_export_show_and_verify(parts: Parts, tmp_path: Path) -> None:
 
     shown = json.loads(run("bundle", "show", path, "--json").stdout)
     assert shown["version"] == 1
-    assert len(shown["files"]) == values["files"]
+    assert len(shown["entries"]) == shown["files"] == values["files"]
     verified = run("bundle", "verify", path, "--json")
     assert json.loads(verified.stdout) == {
         "name": "demo", "version": 1, "files": values["files"], "problems": [],
@@ -131,14 +132,16 @@ class _Engine(BaseHTTPRequestHandler):
         chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
         chunks.append({"choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": 3}})
         events = [f"data: {json.dumps(chunk)}\n\n".encode() for chunk in chunks]
-        self._answer("text/event-stream", b"".join([*events, b"data: [DONE]\n\n"]))
+        self._answer("text/event-stream", *events, b"data: [DONE]\n\n", pause_s=0.1)
 
-    def _answer(self, kind: str, body: bytes) -> None:
+    def _answer(self, kind: str, *pieces: bytes, pause_s: float = 0.0) -> None:
         self.send_response(200)
         self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(body)))
+        self.send_header("content-length", str(sum(map(len, pieces))))
         self.end_headers()
-        self.wfile.write(body)
+        for piece in pieces:
+            self.wfile.write(piece)
+            time.sleep(pause_s)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -195,15 +198,22 @@ def test_serve_from_start_to_signal(bundle: Path, tmp_path: Path) -> None:
                 whole = client.chat.completions.create(
                     model="demo", messages=[{"role": "user", "content": "a b"}]
                 )
-            assert whole.choices[0].message.content == "so it is"
-            process.send_signal(signal.SIGTERM)
+                assert whole.choices[0].message.content == "so it is"
+                stream = client.chat.completions.create(
+                    model="demo", messages=[{"role": "user", "content": "b"}], stream=True
+                )
+                first = next(stream)
+                process.send_signal(signal.SIGTERM)
+                texts = [chunk.choices[0].delta.content or "" for chunk in (first, *stream)]
+                assert "".join(texts) == "so it is", "what runs is finished"
             assert process.stderr.read() == ""
             assert process.wait() == 128 + signal.SIGTERM
-    assert [(body["model"], body["priority"]) for body in asked] == [("served-name", 30)]
+    assert [(body["model"], body["priority"]) for body in asked] == [("served-name", 30)] * 2
     (shard,) = decisions.glob("decisions-*.parquet")
     table = pq.read_table(shard)
     assert table.schema.metadata[b"bundle"] == b"demo"
-    (row,) = table.to_pylist()
+    row, drained = table.to_pylist()
+    assert (drained["error"], drained["realised_tokens"]) == (None, 3)
     assert (row["engine"], row["model"]) == ("one", "org/small")
     assert (row["predicted_tokens"], row["realised_tokens"]) == (30.0, 3)
     assert dict(row["q"]) == pytest.approx({"two": 0.2689, "one": 0.8808}, abs=1e-4)

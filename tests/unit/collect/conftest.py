@@ -25,7 +25,7 @@ class FakeEngine:
 
     ``mishap(body)`` may return a status code to answer with instead, or ``drop`` (close the
     connection before the answer), ``cut`` (close it after the first word), ``no_usage`` or
-    ``no_end`` (leave these out).
+    ``no_end`` (leave these out), or a line to send as the only event.
     """
 
     def __init__(self) -> None:
@@ -64,6 +64,9 @@ class FakeEngine:
             await asyncio.sleep(self.delay_s)
             if mishap == "drop":
                 raise ConnectionResetError
+            if mishap is not None and mishap.startswith("data:"):
+                yield f"{mishap}\n\n".encode()
+                return
             words = self.reply(body).split(" ")
             for index, word in enumerate(words):
                 content = word if index == 0 else f" {word}"

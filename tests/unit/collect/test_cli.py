@@ -1,7 +1,11 @@
 """`collect traces` and `collect steps`: flags over parameters, one JSON object, clear refusals."""
 
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -75,6 +79,33 @@ def test_flags_go_before_the_parameter_file(cli: Cli) -> None:
     assert settings["limit"] == 2
     assert (settings["samples"], settings["temperature"], settings["seed"]) == (2, 0.5, 4)
     assert settings["texts"] is False
+
+
+def test_figures_are_tracked_on_request(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[Any] = []
+
+    class Run:
+        metrics = staticmethod(logged.append)
+        artifact = staticmethod(logged.append)
+
+    @contextmanager
+    def stage_run(*arguments: Any) -> Iterator[Run]:
+        logged.append(arguments)
+        yield Run()
+
+    tracking = ModuleType("chimera_train.tracking")
+    tracking.stage_run = stage_run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "chimera_train.tracking", tracking)
+    assert cli.traces("--limit", "2", "--track", "sqlite:///x.db").exit_code == 0
+    (uri, stage, settings), metrics, artifact = logged
+    assert (uri, stage) == ("sqlite:///x.db", "collect_traces")
+    assert (settings["task"], settings["workflow"], settings["limit"]) == (
+        "arithmetic",
+        "direct",
+        2,
+    )
+    assert metrics["programs"] == 2
+    assert artifact == cli.out / "provenance.json"
 
 
 @pytest.mark.parametrize(

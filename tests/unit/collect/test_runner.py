@@ -16,7 +16,7 @@ QUESTION = Question("q1", "numbers", "What is {1}?", "1")
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "RETRY_PAUSE_S", 0.0)
+    monkeypatch.setattr(runner, "_RETRY_PAUSE_S", 0.0)
 
 
 async def run(engine: Any, workflow: Workflow, **settings: Any) -> ProgramResult:
@@ -165,9 +165,9 @@ async def test_a_dropped_connection_is_tried_again_and_counted(engine: Any) -> N
 async def test_a_connection_that_always_drops_is_an_error(engine: Any) -> None:
     engine.mishap = lambda _: "drop"
     result = await run(engine, dag(("d", [])))
-    assert len(engine.bodies) == runner.MAX_ATTEMPTS
+    assert len(engine.bodies) == runner._MAX_ATTEMPTS
     assert "connection" in str(result.error)
-    assert result.stages[0].attempt == runner.MAX_ATTEMPTS
+    assert result.stages[0].attempt == runner._MAX_ATTEMPTS
 
 
 async def test_nothing_is_tried_again_after_the_first_token(engine: Any) -> None:
@@ -185,8 +185,7 @@ async def test_an_http_error_is_recorded_and_not_tried_again(engine: Any, status
     engine.mishap = lambda _: status
     result = await run(engine, dag(("d", [])))
     assert len(engine.bodies) == 1
-    assert str(result.error).startswith(f"HTTP {status}: ")
-    assert "no can do" in str(result.error)
+    assert result.error == f"HTTP {status}: no can do"
     assert (result.stages[0].prompt_tokens, result.stages[0].output_tokens) == (0, 0)
 
 
@@ -195,6 +194,23 @@ async def test_a_reply_that_is_not_whole_is_an_error(engine: Any, mishap: str, w
     engine.mishap = lambda _: mishap
     result = await run(engine, dag(("d", [])))
     assert words in str(result.error)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'data: {"error": {"message": "CUDA out of memory"}}',
+        'data: {"choices": null}',
+        'data: {"choices": [{"index": 0}]}',
+        "data: [1]",
+        "data: {",
+    ],
+)
+async def test_events_that_are_not_a_chat_are_an_error(engine: Any, line: str) -> None:
+    engine.mishap = lambda _: line
+    result = await run(engine, dag(("d", [])))
+    assert result.error is not None
+    assert ("CUDA" in result.error) == ("CUDA" in line)
 
 
 async def test_nothing_is_sent_after_a_failed_stage(engine: Any) -> None:

@@ -68,7 +68,7 @@ class TraceBuilder:
 
 
 def learnable_traces(
-    questions: int = 60, models: tuple[str, ...] = ("package:large", "package:small"), seed: int = 0
+    questions: int = 60, models: tuple[str, ...] = ("package:small", "package:large"), seed: int = 0
 ) -> TraceBuilder:
     """Lengths grow with the operations that the text names; large models write more."""
     rng = np.random.default_rng(seed)

@@ -54,8 +54,12 @@ def test_people_see_the_forest_beside_the_baselines(
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_wrong_setting_is_named(app: typer.Typer, arguments: list[str], tmp_path: Path) -> None:
-    (tmp_path / "params.yaml").write_text("fit_length:\n  trees: 5\n")
-    with pytest.raises(ConfigError, match=r"params.yaml:2: fit_length.trees"):
+@pytest.mark.parametrize("command", ["length", "router"])
+def test_a_wrong_setting_is_named(
+    app: typer.Typer, arguments: list[str], tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "params.yaml").write_text(f"fit_{command}:\n  trees: 5\n")
+    arguments[1] = command
+    with pytest.raises(ConfigError, match=rf"params.yaml:2: fit_{command}.trees"):
         CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert not (tmp_path / "out").exists()

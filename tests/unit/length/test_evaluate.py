@@ -4,7 +4,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from pytest import approx
 
 from chimera_train.errors import DataError
 from chimera_train.length.evaluate import MIN_QUESTIONS, cross_validate, judge, require_enough
@@ -40,20 +39,18 @@ def test_figures_have_their_documented_shape_and_values() -> None:
     assert figures["n_programs"] == 16
     distance = figures["kendall_distance"]
     assert distance["per_model"] == {"right": 0, "wrong": 1}
-    assert distance["overall"] == approx(
-        0.5
-    )  # every pair is right in one model, wrong in the other
+    assert distance["overall"] == pytest.approx(0.5)
     assert set(distance["per_stage"]) == {"solve", "verify"}
     assert distance["ci"][0] <= 0.5 <= distance["ci"][1]
-    assert figures["baselines"] == approx({"fcfs": 0, "prompt_length": 1, "stage_mean": 0.5})
-    assert figures["baselines_per_model"]["wrong"] == approx(
+    assert figures["baselines"] == pytest.approx({"fcfs": 0, "prompt_length": 1, "stage_mean": 0.5})
+    assert figures["baselines_per_model"]["wrong"] == pytest.approx(
         {"fcfs": 0, "prompt_length": 1, "stage_mean": 0.5}
     )
     assert figures["coverage"]["0.1"]["overall"] == 0
     assert figures["coverage"]["0.5"]["per_model"] == {"right": 1, "wrong": 0.5}
     assert figures["coverage"]["0.9"]["per_stage"] == {"solve": 1, "verify": 1}
-    assert figures["pinball"]["0.5"]["per_model"] == approx({"right": 0, "wrong": 1})
-    assert figures["pinball"]["0.1"]["overall"] == approx(0.25)
+    assert figures["pinball"]["0.5"]["per_model"] == pytest.approx({"right": 0, "wrong": 1})
+    assert figures["pinball"]["0.1"]["overall"] == pytest.approx(0.25)
 
 
 def test_the_forest_beats_the_baselines_on_learnable_lengths(
@@ -63,7 +60,7 @@ def test_the_forest_beats_the_baselines_on_learnable_lengths(
     forest, baselines = figures["kendall_distance"]["overall"], figures["baselines"]
     assert forest < baselines["stage_mean"] - 0.03
     assert baselines["stage_mean"] < baselines["prompt_length"]
-    assert baselines["fcfs"] == approx(0.5, abs=0.06)
+    assert baselines["fcfs"] == pytest.approx(0.5, abs=0.06)
     assert figures["n_programs"] == 120
 
 
@@ -72,13 +69,13 @@ def test_no_question_is_predicted_from_itself(
 ) -> None:
     """Each question has its own length, which only its other samples reveal."""
     rng = np.random.default_rng(0)
-    for number in range(150):
+    for number in range(100):
         length = int(rng.integers(1, 1000))
-        for sample in range(3):
+        for sample in range(2):
             builder.add(f"q{number}", f"word{number}", [length], sample=sample)
-    quick = quick.model_copy(update={"sketch_components": 100, "max_features": 1.0})
+    quick = quick.model_copy(update={"sketch_components": 80, "max_features": 1.0})
     figures = cross_validate(stage_rows(builder.traces()), quick, output)
-    assert figures["kendall_distance"]["overall"] == approx(0.5, abs=0.06)
+    assert figures["kendall_distance"]["overall"] == pytest.approx(0.5, abs=0.08)
 
 
 @pytest.mark.parametrize("too_few", [MIN_QUESTIONS - 1, 1])

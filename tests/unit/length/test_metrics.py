@@ -80,7 +80,7 @@ def noisy(programs: int, stages: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 def test_the_interval_holds_the_figure_and_narrows_with_programs() -> None:
     widths = []
-    for programs in (100, 1600):
+    for programs in (50, 800):
         truth, predicted, folds, names = noisy(programs, 1)
         low, high = bootstrap_interval(truth, predicted, folds, names, np.random.default_rng(1))
         assert low < fold_distance(truth, predicted, folds) < high

@@ -95,7 +95,7 @@ def test_remaining_after_nothing_is_the_prediction(predictor: LengthPredictor) -
 
 
 def test_an_unknown_model_is_named(predictor: LengthPredictor) -> None:
-    with pytest.raises(DataError, match="'medium'.*large, small"):
+    with pytest.raises(DataError, match=r"'medium'.*large, small"):
         predictor.predict("medium", [SHORT])
     with pytest.raises(DataError, match="'medium'"):
         predictor.template_overhead_tokens("medium")
@@ -171,9 +171,9 @@ def edit(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
         (edit(lambda m: m.update(extra=1)), "extra"),
         (edit(lambda m: m["models"].clear()), "models"),
         (edit(lambda m: m["models"]["small"].update(file="../small.npz")), "models.small.file"),
-        (edit(lambda m: m["sha256"].update({"../x": "0"})), "has no file '../x'"),
+        (edit(lambda m: m["sha256"].update({"../x": "0"})), "lacks '../x'"),
         (edit(lambda m: m.update(has_text=False, workflows=[], stages=[])), "needs 5 features"),
-        (lambda d: (d / "small.npz").unlink(), "has no file 'small.npz'"),
+        (lambda d: (d / "small.npz").unlink(), "lacks 'small.npz'"),
         (lambda d: (d / "large.npz").write_bytes(b"x"), "large.npz was altered"),
         (lambda d: (d / "vocabulary.json").write_text('["triple"]'), "vocabulary.json was altered"),
     ],

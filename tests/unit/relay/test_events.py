@@ -116,7 +116,9 @@ def test_what_a_stream_shows() -> None:
         assert observer.see(Event(b"", chunk(index=0, delta={"content": "a"})), now_ms) == 1
     assert observer.first_token_ms == 2.0
     assert (observer.output_tokens, observer.prompt_tokens) == (2, None)
-    observer.see(Event(b"", {"choices": [], "usage": usage}), 4.0)
+    # One of the chunks held two tokens.
+    assert observer.see(Event(b"", {"choices": [], "usage": usage}), 4.0) == 1
+    assert observer.see(Event(b"", {"choices": [], "usage": usage}), 4.0) == 0
     assert (observer.output_tokens, observer.prompt_tokens) == (3, 7)
     assert observer.error is None
 

@@ -34,7 +34,7 @@ async def test_request_and_stream_pass_unchanged() -> None:
         assert upstream.status == 200
         assert upstream.streams
         assert (b"x-request-id", b"7") in upstream.headers
-        events = [event async for event in upstream.events()]
+        events = [event async for together in upstream.events() for event in together]
     assert b"".join(event.raw for event in events) == data
     assert [event.new_tokens for event in events] == [1, 0, 0, 0]
     assert str(seen[0].url) == "http://engine/v1/completions"
@@ -80,7 +80,7 @@ async def test_an_engine_that_goes_away() -> None:
     async with client(handler) as engine:
         async with open_upstream(engine, "/x", [], b"{}") as upstream:
             events = upstream.events()
-            assert (await anext(events)).raw == b"data: {}\n\n"
+            assert [event.raw for event in await anext(events)] == [b"data: {}\n\n"]
             with pytest.raises(EngineError, match="went away: reset"):
                 await anext(events)
         async with open_upstream(engine, "/x", [], b"{}") as upstream:

@@ -94,6 +94,10 @@ async def test_what_the_engine_is_sent(rig) -> None:
             "stream_options": {"include_usage": True},
             "priority": 25,
         }
+        body = b'{"messages": [{"role": "user", "content": "1"}]}'
+        form = {"content-type": "application/x-www-form-urlencoded"}  # as curl -d says
+        await r.client.post("/v1/chat/completions", content=body, headers=form)
+        assert r.engines[0].headers[1]["content-type"] == "application/json"
     async with rig(priority=False) as r:
         await r.chat("25", priority=-5)
         assert "priority" not in r.engines[0].bodies[0]
@@ -368,6 +372,18 @@ async def test_requests_that_are_refused(rig) -> None:
             assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
         assert r.engines[0].bodies == []
         assert r.decisions == []
+
+
+async def test_endpoints_that_are_not_there(rig) -> None:
+    async with rig() as r:
+        for method, path, status in (
+            ("POST", "/v1/embeddings", 404),
+            ("GET", "/v1/chat/completions", 405),
+            ("GET", "/", 404),
+        ):
+            answer = await r.client.request(method, path)
+            assert answer.status_code == status
+            assert f"does not answer {method} {path}" in answer.json()["error"]["message"]
 
 
 async def test_a_prediction_that_fails_fails_alone(rig, caplog) -> None:

@@ -1,0 +1,29 @@
+"""Binding and starting: what cannot work is said in one sentence."""
+
+import pytest
+
+from chimera_train.errors import ChimeraError, ConfigError
+from chimera_train.runtime.server import bind, run
+
+
+def test_a_taken_port_is_found_out_at_once() -> None:
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"127.0.0.1:{port} .*--port"):
+            bind("127.0.0.1", port)
+    bind("127.0.0.1", port).close()
+
+
+def test_an_address_that_is_not_this_machines() -> None:
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.1"):
+        bind("192.0.2.1", 0)
+
+
+def test_an_application_that_does_not_start() -> None:
+    async def app(scope, receive, send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": "no"})
+
+    with bind("127.0.0.1", 0) as listener, pytest.raises(ChimeraError, match="could not start"):
+        run(app, listener, 1.0, lambda: pytest.fail("it is not ready"))
