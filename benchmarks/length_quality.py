@@ -70,9 +70,10 @@ def main() -> None:
         ),
         "95 % interval {:.4g} to {:.4g}".format(*distance["ci"]),
         "coverage " + ", ".join(f"{q}: {c['overall']:.3f}" for q, c in figures["coverage"].items()),
-        "processor time: {row_us[1]:.0f} µs for one row, {row_us[64]:.0f} µs a row in batches of 64, of"
-        " them {features_us:.0f} µs for the features; {mib_per_model:.2f} MiB a model on disk,"
-        " {library_mib_per_model:.0f} MiB in the library".format(**figures),
+        "processor time a row: {row_us[1]:.0f} µs alone, {row_us[64]:.0f} µs in batches of 64, of"
+        " which {features_us:.0f} µs for the features".format(**figures),
+        "size of a model's forest: {mib_per_model:.2f} MiB on disk, {library_mib_per_model:.0f} MiB"
+        " in quantile-forest".format(**figures),
     )
 
 
@@ -160,7 +161,7 @@ def run_time(fitted: FittedLength, rows: pd.DataFrame) -> dict[str, Any]:
     """Median processor time of a row (features and forest) and the size of a model's forest."""
     predictor = fitted.predictor
     requests = stage_requests(rows)
-    sizes = {}
+    row_us = {}
     for batch in (1, 64):
         times = []
         for start in range(0, 640, batch):
@@ -168,7 +169,7 @@ def run_time(fitted: FittedLength, rows: pd.DataFrame) -> dict[str, Any]:
                 started = time.process_time()
                 predictor.predict(model, requests[start : start + batch])
                 times.append((time.process_time() - started) / batch)
-        sizes[batch] = 1e6 * float(np.median(times))
+        row_us[batch] = 1e6 * float(np.median(times))
     started = time.process_time()
     predictor.features.rows(requests)
     features_us = 1e6 * (time.process_time() - started) / len(requests)
@@ -180,7 +181,7 @@ def run_time(fitted: FittedLength, rows: pd.DataFrame) -> dict[str, Any]:
             on_disk.append(path.stat().st_size)
     in_library = [np.asarray(f.forest_.y_train_leaves).nbytes for f in fitted.forests.values()]
     return {
-        "row_us": sizes,
+        "row_us": row_us,
         "features_us": features_us,
         "mib_per_model": float(np.mean(on_disk)) / 2**20,
         "library_mib_per_model": float(np.mean(in_library)) / 2**20,

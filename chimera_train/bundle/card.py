@@ -69,6 +69,6 @@ def _numbers(value: Any, name: str) -> Iterator[tuple[str, float]]:
 def _table(head: tuple[str, str], rows: Mapping[str, Any]) -> str:
     lines = [f"| {head[0]} | {head[1]} |", "|---|---|"]
     for key, value in rows.items():
-        shown = f"{value:.4g}" if isinstance(value, float) else value
+        shown = f"{value:.4g}" if isinstance(value, float) else "null" if value is None else value
         lines.append(f"| {key} | {shown} |")
     return "\n".join(lines)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from chimera_train.cli.common import JsonOption
+from chimera_train.cli.common import JsonOption, TrackOption, tracked
 from chimera_train.output import Output, table
 
 __all__ = ["register"]
@@ -53,6 +53,7 @@ def calibrate(
         Path | None,
         typer.Option("--plot", help="Also draw predicted against measured (PNG)."),
     ] = None,
+    track: TrackOption = None,
     json: JsonOption = False,
 ) -> None:
     """Fit a step-time model on measured steps and judge it on batch shapes it has not seen."""
@@ -69,18 +70,22 @@ def calibrate(
             "there is no engine.json: the figures are valid, but the file cannot be used for an"
             " engine (give --engine)"
         )
-    result = calibration.calibrate(
-        measured,
-        kind=model,
-        engine=None if engine is None else calibration.read_engine(engine),
-        traces=traces,
-    )
-    document = result.document
-    if plot is not None:
-        from chimera_train.latency.plot import plot_calibration
+    with tracked(track, f"calibrate {out.stem}", {"kind": model, "steps": steps}) as run:
+        result = calibration.calibrate(
+            measured,
+            kind=model,
+            engine=None if engine is None else calibration.read_engine(engine),
+            traces=traces,
+        )
+        document = result.document
+        if plot is not None:
+            from chimera_train.latency.plot import plot_calibration
 
-        plot_calibration(plot, result, measured.frame)
-    write_json(out, document)
+            plot_calibration(plot, result, measured.frame)
+        write_json(out, document)
+        if run is not None:
+            run.metrics({name: document[name] for name in ("mape", "bias", "p90", "baselines")})
+            run.artifact(out)
     output.result(
         {"model": document["kind"], "out": str(out), **document}, *_summary(document, out)
     )

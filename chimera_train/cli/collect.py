@@ -1,19 +1,21 @@
 """``chimera-train collect``: traces of workflows, and step profiles of engines."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from chimera_train.cli.common import JsonOption, OutDir, ParamsOption, PoolOption, QuietOption
+from chimera_train.cli.common import (
+    JsonOption,
+    OutDir,
+    ParamsOption,
+    PoolOption,
+    QuietOption,
+    TrackOption,
+    tracked,
+)
 from chimera_train.output import Output, table
 
 __all__ = ["register"]
-
-_TrackOption = Annotated[
-    str | None, typer.Option("--track", help="MLflow store to log settings and figures in.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -33,28 +35,33 @@ def traces(
         str, typer.Option("--workflow", help="Workflow by name, or the path of a YAML file.")
     ],
     out: OutDir,
-    limit: Annotated[int | None, typer.Option("--limit", help="Number of questions.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", show_default="100", help="Number of questions.")
+    ] = None,
     samples: Annotated[
-        int | None, typer.Option("--samples", help="Programs for each question and model.")
+        int | None,
+        typer.Option("--samples", show_default="1", help="Programs for each question and model."),
     ] = None,
     engine: Annotated[
         list[str] | None,
         typer.Option("--engine", help="Use this engine only; can be given several times."),
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", help="Programs in flight at each engine.")
+        int | None,
+        typer.Option("--concurrency", show_default="8", help="Programs in flight at each engine."),
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option("--temperature", help="Sampling temperature.")
+        float | None, typer.Option("--temperature", show_default="0", help="Sampling temperature.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", help="Draws the questions and seeds the sampling.")
+        int | None,
+        typer.Option("--seed", show_default="0", help="Draws the questions, seeds the sampling."),
     ] = None,
     no_text: Annotated[
         bool, typer.Option("--no-text", help="Store lengths and scores, not the stages' texts.")
     ] = False,
     params: ParamsOption = None,
-    track: _TrackOption = None,
+    track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -62,6 +69,7 @@ def traces(
     from dataclasses import asdict
 
     from chimera_train.collect.jobs import CollectSettings
+    from chimera_train.collect.provenance import FILE_NAME as PROVENANCE
     from chimera_train.collect.traces import collect_traces
     from chimera_train.config import load_section, parse_settings
     from chimera_train.pool.schema import load_pool
@@ -80,20 +88,22 @@ def traces(
     defaults = load_section(params, "collect_traces", CollectSettings)
     given = {name: value for name, value in given.items() if value is not None}
     settings = parse_settings(defaults.model_dump() | given, CollectSettings, "collect traces")
-    result = asdict(
-        collect_traces(
-            load_pool(pool),
-            get_task(task),
-            load_workflow(workflow),
-            out,
-            settings,
-            output=output,
-            engines=engine,
+    what = {"task": task, "workflow": workflow, **settings.model_dump()}
+    with tracked(track, "collect_traces", what) as run:
+        result = asdict(
+            collect_traces(
+                load_pool(pool),
+                get_task(task),
+                load_workflow(workflow),
+                out,
+                settings,
+                output=output,
+                engines=engine,
+            )
         )
-    )
-    if track is not None:
-        what = {"task": task, "workflow": workflow, **settings.model_dump()}
-        _track(track, "collect_traces", what, result, out)
+        if run is not None:
+            run.metrics(result)
+            run.artifact(out / PROVENANCE)
     output.result(
         {**result, "out": str(out)}, table(list(result), [list(result.values())]), f"wrote {out}"
     )
@@ -104,14 +114,16 @@ def steps(
     engine: Annotated[str, typer.Option("--engine", help="Engine to start and profile.")],
     out: OutDir,
     budget_s: Annotated[
-        float | None, typer.Option("--budget-s", help="Seconds of load after the warm-up.")
+        float | None,
+        typer.Option("--budget-s", show_default="60", help="Seconds of load after the warm-up."),
     ] = None,
     params: ParamsOption = None,
-    track: _TrackOption = None,
+    track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the steps of one engine under a designed load, for 'calibrate'."""
+    from chimera_train.collect.provenance import FILE_NAME as PROVENANCE
     from chimera_train.collect.steps import StepsSettings, collect_steps
     from chimera_train.config import load_section, parse_settings
     from chimera_train.pool.schema import load_pool
@@ -120,24 +132,16 @@ def steps(
     defaults = load_section(params, "collect_steps", StepsSettings)
     given = {} if budget_s is None else {"budget_s": budget_s}
     settings = parse_settings(defaults.model_dump() | given, StepsSettings, "collect steps")
-    result = collect_steps(load_pool(pool), engine, out, settings, output=output)
-    counts = {"steps": result.steps, "regimes": dict(result.regimes)}
-    if track is not None:
-        _track(track, "collect_steps", {"engine": engine, **settings.model_dump()}, counts, out)
+    what = {"engine": engine, **settings.model_dump()}
+    with tracked(track, f"collect_steps {engine}", what) as run:
+        result = collect_steps(load_pool(pool), engine, out, settings, output=output)
+        counts = {"steps": result.steps, "regimes": dict(result.regimes)}
+        if run is not None:
+            run.metrics(counts)
+            run.artifact(out / PROVENANCE)
     output.result(
         {**counts, "device": result.engine.device, "out": str(out)},
         table(["steps", *result.regimes], [[result.steps, *result.regimes.values()]]),
         f"{result.engine.device}, vLLM {result.engine.vllm_version}",
         f"wrote {out}",
     )
-
-
-def _track(
-    uri: str, stage: str, settings: Mapping[str, Any], figures: Mapping[str, Any], out: Path
-) -> None:
-    from chimera_train.collect.provenance import FILE_NAME
-    from chimera_train.tracking import stage_run
-
-    with stage_run(uri, stage, settings) as run:
-        run.metrics(figures)
-        run.artifact(out / FILE_NAME)

@@ -1,11 +1,25 @@
 """Options that several commands share."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-__all__ = ["JsonOption", "OutDir", "ParamsOption", "PoolOption", "QuietOption", "TracesOption"]
+if TYPE_CHECKING:
+    from chimera_train.tracking import StageRun
+
+__all__ = [
+    "JsonOption",
+    "OutDir",
+    "ParamsOption",
+    "PoolOption",
+    "QuietOption",
+    "TracesOption",
+    "TrackOption",
+    "tracked",
+]
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print exactly one JSON object on stdout.")
@@ -18,3 +32,21 @@ ParamsOption = Annotated[
     Path | None,
     typer.Option("--params", help="Parameter file (YAML); this command reads its own section."),
 ]
+TrackOption = Annotated[
+    str | None,
+    typer.Option("--track", help="MLflow store to log settings, figures and models in."),
+]
+
+
+@contextmanager
+def tracked(
+    uri: str | None, stage: str, settings: Mapping[str, Any]
+) -> "Iterator[StageRun | None]":
+    """An MLflow run around a command's work; None, and no import of MLflow, without ``--track``."""
+    if uri is None:
+        yield None
+        return
+    from chimera_train.tracking import stage_run
+
+    with stage_run(uri, stage, settings) as run:
+        yield run

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from chimera_train.cli.common import JsonOption, PoolOption
+from chimera_train.cli.common import JsonOption, PoolOption, TrackOption, tracked
 from chimera_train.output import Output
 
 __all__ = ["register"]
@@ -36,10 +36,7 @@ def _export(
         typer.Option("--version", min=1, show_default="the next one", help="Version number."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Where bundles are kept.")] = Path("artifacts"),
-    track: Annotated[
-        str | None,
-        typer.Option("--track", help="MLflow store to log and register the bundle in."),
-    ] = None,
+    track: TrackOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write OUT/NAME/VERSION with everything that 'serve' needs, checked by loading it."""
@@ -57,11 +54,9 @@ def _export(
         engines=engines,
         tokenizers={model: tokenizer_file(model) for model in engines.values()},
     )
-    path = export_bundle(parts, name, version, out)
-    if track is not None:
-        from chimera_train.tracking import stage_run
-
-        with stage_run(track, "export", {"name": name, "policy": str(policy)}) as run:
+    with tracked(track, "export", {"name": name, "policy": str(policy)}) as run:
+        path = export_bundle(parts, name, version, out)
+        if run is not None:
             run.scheduler(path)
     manifest = read_manifest(path)
     Output(as_json=as_json).result(

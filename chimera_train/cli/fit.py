@@ -6,15 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-from chimera_train.cli.common import JsonOption, OutDir, ParamsOption, QuietOption, TracesOption
+from chimera_train.cli.common import (
+    JsonOption,
+    OutDir,
+    ParamsOption,
+    QuietOption,
+    TracesOption,
+    TrackOption,
+    tracked,
+)
 from chimera_train.output import Output, table
 
 __all__ = ["register"]
-
-_TrackOption = Annotated[
-    str | None,
-    typer.Option("--track", help="MLflow store to log settings, figures and models in."),
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +36,7 @@ def length(
         Path | None,
         typer.Option("--plot", help="Also draw the lengths of each model's programs (PNG)."),
     ] = None,
-    track: _TrackOption = None,
+    track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -46,16 +49,15 @@ def length(
     output = Output(as_json=as_json, quiet=quiet)
     settings = load_section(params, "fit_length", LengthSettings)
     loaded = load_traces(traces)
-    fitted, metrics = fit_and_write(loaded, out, settings, output)
-    if plot is not None:
-        from chimera_train.report.lengths import plot_lengths
+    with tracked(track, "fit_length", settings.model_dump()) as run:
+        fitted, metrics = fit_and_write(loaded, out, settings, output)
+        if plot is not None:
+            from chimera_train.report.lengths import plot_lengths
 
-        plot_lengths(loaded, plot)
-    if track is not None:
-        from chimera_train.length.store import file_names
-        from chimera_train.tracking import stage_run
+            plot_lengths(loaded, plot)
+        if run is not None:
+            from chimera_train.length.store import file_names
 
-        with stage_run(track, "fit_length", settings.model_dump()) as run:
             run.metrics(metrics)
             run.artifact(out)
             for model, name in file_names(fitted.forests).items():
@@ -67,7 +69,7 @@ def router(
     traces: TracesOption,
     out: OutDir,
     params: ParamsOption = None,
-    track: _TrackOption = None,
+    track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -79,11 +81,9 @@ def router(
     settings = load_section(params, "fit_router", RouterSettings)
     from chimera_train.router.fit import fit_router  # seconds: a wrong setting shows before
 
-    metrics = fit_router(traces, out, settings, output)
-    if track is not None:
-        from chimera_train.tracking import stage_run
-
-        with stage_run(track, "fit_router", settings.model_dump()) as run:
+    with tracked(track, "fit_router", settings.model_dump()) as run:
+        metrics = fit_router(traces, out, settings, output)
+        if run is not None:
             run.metrics(metrics)
             run.artifact(out)
     output.result(metrics, *_router_summary(metrics), f"wrote {out}")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chimera_train.cli.common import JsonOption, QuietOption
+from chimera_train.cli.common import JsonOption, QuietOption, TrackOption, tracked
 from chimera_train.output import Output, table
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ def run(
 def sweep(
     config: ConfigOption,
     out: OutOption = None,
-    track: Annotated[
-        str | None, typer.Option("--track", help="MLflow store to log figures and results in.")
-    ] = None,
+    track: TrackOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -66,20 +64,19 @@ def sweep(
 
     output = Output(as_json=as_json, quiet=quiet)
     settings = load_yaml(config, SweepSettings)
-    with output.progress() as progress:
-        task = progress.add_task("simulating", total=None, note="")
-        result = run_sweep(
-            settings, lambda done, total: progress.update(task, completed=done, total=total)
-        )
-    files = [] if out is None else write_sweep(result, settings, out)
-    if track is not None:
-        from chimera_train.simulate.results import figures_by_cell
-        from chimera_train.tracking import stage_run
+    with tracked(track, "simulate", {"config": config, "seeds": settings.seeds}) as run:
+        with output.progress() as progress:
+            task = progress.add_task("simulating", total=None, note="")
+            result = run_sweep(
+                settings, lambda done, total: progress.update(task, completed=done, total=total)
+            )
+        files = [] if out is None else write_sweep(result, settings, out)
+        if run is not None:
+            from chimera_train.simulate.results import figures_by_cell
 
-        with stage_run(track, "simulate", {"config": config, "seeds": settings.seeds}) as tracked:
-            tracked.metrics(figures_by_cell(result.cells))
+            run.metrics(figures_by_cell(result.cells))
             for path in files:
-                tracked.artifact(path)
+                run.artifact(path)
     _report(output, result, files)
 
 

@@ -41,11 +41,9 @@ async def drive(
 ) -> list[ProgramResult]:
     """Run one program per arrival, each at its time whatever became of the others.
 
-    The end of every program is reported to the gateway, which then forgets its load.
-
-    Args:
-        base_url: a gateway, ending in ``/v1``.
-        arrivals: in order of time; program ``i`` is called ``{label}-{i}``.
+    ``base_url`` is a gateway's and ends in ``/v1``; ``model`` is the name it answers to. ``arrivals``
+    are in order of time; program ``i`` is called ``{label}-{i}``. The end of every program is
+    reported to the gateway, which then forgets its load.
 
     Returns:
         The programs in order of arrival.

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
     AutoModelForSequenceClassification,
@@ -59,7 +60,13 @@ def build_encoder(
     try:
         source = {"revision": revision} if revision else {}
         tokenizer = AutoTokenizer.from_pretrained(name, **source)
-        model = AutoModelForSequenceClassification.from_pretrained(name, **source, **config)
+        model = AutoModelForSequenceClassification.from_pretrained(
+            name,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,  # the head of a router of other models is replaced
+            **source,
+            **config,
+        )
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"fit_router.encoder: '{settings.encoder}' is neither a directory with an encoder nor"

@@ -4,6 +4,10 @@ The exported graph is run against the network that it came from, on several shap
 differs is never kept.
 """
 
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,17 +91,33 @@ def _export(model: Any, path: Path) -> None:
     example = tuple(torch.ones(2, 16, dtype=torch.int64) for _ in range(2))
     shape = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     try:
-        torch.onnx.export(
-            _Logits(model).eval(),
-            example,
-            str(path),
-            input_names=["input_ids", "attention_mask"],
-            output_names=["logits"],
-            dynamic_shapes=(shape, shape),
-            opset_version=_OPSET,
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
+        with _quiet_exporter():
+            torch.onnx.export(
+                _Logits(model).eval(),
+                example,
+                str(path),
+                input_names=["input_ids", "attention_mask"],
+                output_names=["logits"],
+                dynamic_shapes=(shape, shape),
+                opset_version=_OPSET,
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
     except Exception as error:  # whatever the exporter meets in a network it does not know
-        raise ChimeraError(f"The router cannot be exported as ONNX: {error}.") from error
+        reason = str(error).partition("\n")[0]
+        raise ChimeraError(f"The router cannot be exported as ONNX: {reason}") from error
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Silence what the exporter says about torch's own code and about torchvision's absence."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)

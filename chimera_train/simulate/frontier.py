@@ -1,11 +1,13 @@
-"""The frontier plot: score against latency per token, one line per policy and rate."""
+"""The frontier plot: score against latency per token, one panel per rate, one line per policy."""
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from chimera_train.files import atomic_path
 
@@ -23,53 +25,68 @@ def policy_label(policy: Mapping[str, Any], *, with_tau: bool = True) -> str:
 
 
 def plot_frontier(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw C and S of every cell with their intervals as a PNG.
+    """Draw C and S of every cell with their intervals as a PNG, a panel for each pool and rate.
 
     Cells that differ in τ alone are one line, with τ written at its points.
     """
-    lines: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    panels: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Mapping[str, Any]]]] = {}
+    colours: dict[tuple[Any, ...], str] = {}
     for cell in cells:
-        others = {name: value for name, value in cell["policy"].items() if name != "tau"}
-        key = (cell["pool"], cell["rate_per_s"], *others.items())
-        lines.setdefault(key, []).append(cell)
-    pools = {cell["pool"] for cell in cells}
+        policy = tuple((name, value) for name, value in cell["policy"].items() if name != "tau")
+        panel = panels.setdefault((cell["pool"], cell["rate_per_s"]), {})
+        panel.setdefault(policy, []).append(cell)
+        colours.setdefault(policy, f"C{len(colours) % 10}")
 
-    figure = Figure(figsize=(8, 5.5), layout="constrained")
-    axes = figure.subplots()
-    for number, line in enumerate(lines.values()):
-        line = sorted(line, key=lambda cell: float(cell["policy"].get("tau", math.nan)))
-        first = line[0]
-        label = policy_label(first["policy"], with_tau=False)
-        if first["rate_per_s"] is not None:
-            label += f", {first['rate_per_s']:g}/s"
-        if len(pools) > 1:
-            label += f", {first['pool']}"
-        axes.errorbar(
-            [cell["latency_per_token_ms"] for cell in line],
-            [cell["score"] for cell in line],
-            xerr=_half_widths(line, "latency_per_token_ms"),
-            yerr=_half_widths(line, "score"),
-            color=f"C{number % 10}",
-            marker="osD^v<>P"[number // 10 % 8],
-            capsize=2,
-            label=label,
-        )
-        for cell in line:
-            if "tau" in cell["policy"]:
-                axes.annotate(
-                    f"{cell['policy']['tau']}",
-                    (cell["latency_per_token_ms"], cell["score"]),
-                    textcoords="offset points",
-                    xytext=(4, 4),
-                    fontsize="x-small",
-                )
-    axes.set_xscale("log")
-    axes.set_xlabel("C: program latency per output token (ms)")
-    axes.set_ylabel("S: score")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize="x-small")
+    n_columns = min(len(panels), 3)
+    n_rows = math.ceil(len(panels) / n_columns)
+    figure = Figure(figsize=(1 + 4 * n_columns, 1 + 3.5 * n_rows), layout="constrained")
+    grid = figure.subplots(n_rows, n_columns, sharey=True, squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    several_pools = len({pool for pool, _ in panels}) > 1
+    for axes, ((pool, rate_per_s), lines) in zip(grid.flat, panels.items(), strict=False):
+        for policy, line in lines.items():
+            _draw_line(axes, line, colours[policy])
+        rate = "recorded arrivals" if rate_per_s is None else f"{rate_per_s:g} programs/s"
+        axes.set_title(f"{pool}\n{rate}" if several_pools else rate, fontsize="medium")
+        axes.set_xlabel("C: latency per output token (ms)")
+        axes.grid(alpha=0.3)
+    for row in grid:
+        row[0].set_ylabel("S: score")
+    handles, labels = [], []
+    for policy, colour in colours.items():
+        handles.append(Line2D([], [], color=colour, marker="o"))
+        labels.append(policy_label(dict(policy), with_tau=False))
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small")
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=120, format="png")
+
+
+def _draw_line(axes: Axes, line: Sequence[Mapping[str, Any]], colour: str) -> None:
+    line = sorted(line, key=lambda cell: float(cell["policy"].get("tau", math.nan)))
+    x = [cell["latency_per_token_ms"] for cell in line]
+    y = [cell["score"] for cell in line]
+    axes.plot(x, y, color=colour, marker="o", markersize=4)
+    axes.errorbar(
+        x,
+        y,
+        xerr=_half_widths(line, "latency_per_token_ms"),
+        yerr=_half_widths(line, "score"),
+        color=colour,
+        linestyle="none",
+        linewidth=0.8,
+        alpha=0.5,
+    )
+    for cell in line:
+        if "tau" in cell["policy"]:
+            axes.annotate(
+                f"τ={cell['policy']['tau']}",
+                (cell["latency_per_token_ms"], cell["score"]),
+                textcoords="offset points",
+                xytext=(4, 4),
+                fontsize="x-small",
+                color=colour,
+            )
 
 
 def _half_widths(line: Sequence[Mapping[str, Any]], name: str) -> list[float]:

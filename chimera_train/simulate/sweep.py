@@ -219,7 +219,7 @@ def _warnings(settings: SweepSettings, inputs: _Inputs) -> Iterator[str]:
         if len(members) > 1 and group not in settings.sharing:
             yield (
                 f"{inputs.path}: engines {', '.join(members)} share device '{group}', but"
-                f" 'sharing' has no curve for it: they are simulated as if they had one each."
+                " 'sharing' has no curve for it: they are simulated as if each had its own."
             )
     for what, flag in (
         ("prefix caching", "enable_prefix_caching"),
@@ -227,4 +227,4 @@ def _warnings(settings: SweepSettings, inputs: _Inputs) -> Iterator[str]:
     ):
         names = [spec.name for spec in engines if getattr(inputs.models[spec.name].engine, flag)]
         if names:
-            yield f"{inputs.path}: {what}, which {', '.join(names)} use(s), is not simulated."
+            yield f"{inputs.path}: {what} is not simulated, but {', '.join(names)} had it on."

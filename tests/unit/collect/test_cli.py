@@ -13,6 +13,8 @@ import typer
 from typer.testing import CliRunner
 
 from chimera_train.cli import collect
+from chimera_train.collect.jobs import CollectSettings
+from chimera_train.collect.steps import StepsSettings
 from chimera_train.errors import ChimeraError
 from chimera_train.files import read_json
 
@@ -62,6 +64,15 @@ def test_json_is_one_object_with_the_counts(cli: Cli) -> None:
     assert values["tokens_per_s"] > 0
     values = json.loads(cli.traces("--limit", "4", "--json").stdout)
     assert (values["programs"], values["resumed"], values["tokens_per_s"]) == (4, 4, None)
+
+
+def test_the_defaults_in_the_help_are_those_of_the_settings(cli: Cli) -> None:
+    app = typer.main.get_command(cli.app)
+    for command, settings in (("traces", CollectSettings()), ("steps", StepsSettings())):
+        options = app.commands["collect"].commands[command].params  # type: ignore[attr-defined]
+        shown = {o.name: float(o.show_default) for o in options if isinstance(o.show_default, str)}
+        assert shown == {name: getattr(settings, name) for name in shown}
+        assert set(shown) >= {"traces": {"limit", "samples"}, "steps": {"budget_s"}}[command]
 
 
 def test_without_json_it_is_a_table(cli: Cli) -> None:

@@ -202,6 +202,8 @@ async def test_a_reply_that_is_not_whole_is_an_error(engine: Any, mishap: str, w
         'data: {"error": {"message": "CUDA out of memory"}}',
         'data: {"choices": null}',
         'data: {"choices": [{"index": 0}]}',
+        'data: {"choices": [{"index": 0, "delta": "text"}]}',
+        'data: {"choices": [], "usage": {"tokens": 1}}',
         "data: [1]",
         "data: {",
     ],

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chimera_train.simulate import step
@@ -161,7 +161,19 @@ def build(step_time, calls, limits):
 
 
 @settings(max_examples=150)
-@given(CALLS, LIMITS)
+@given(calls=CALLS, limits=LIMITS)
+# The preempted request was scheduled before its preemptor: the third one gets its tokens.
+@example(
+    calls=[(1, 5, 2, 0), (1, 5, 0, 1), (6, 1, 1, 1)],
+    limits={
+        "max_num_seqs": 3,
+        "max_num_batched_tokens": 3,
+        "block_size": 1,
+        "extra_tokens": 5,
+        "scheduling_policy": "priority",
+        "enable_chunked_prefill": True,
+    },
+)
 def test_every_step_equals_the_reference(step_time, calls, limits):
     model = build(step_time, calls, limits)
     info = model.engine
