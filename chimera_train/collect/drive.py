@@ -41,9 +41,9 @@ async def drive(
 ) -> list[ProgramResult]:
     """Run one program per arrival, each at its time whatever became of the others.
 
-    ``base_url`` is a gateway's and ends in ``/v1``; ``model`` is the name it answers to. ``arrivals``
-    are in order of time; program ``i`` is called ``{label}-{i}``. The end of every program is
-    reported to the gateway, which then forgets its load.
+    ``base_url`` is a gateway's and ends in ``/v1``; ``model`` is the name it answers to. The
+    ``arrivals`` are in order of time; program ``i`` is called ``{label}-{i}``. The end of every
+    program is reported to the gateway, which then forgets its load.
 
     Returns:
         The programs in order of arrival.
@@ -51,7 +51,6 @@ async def drive(
     Raises:
         ChimeraError: programs were sent so late that the offered load was not the one asked for.
     """
-    start = time.perf_counter()
     lag_ms = 0.0
     tasks: list[asyncio.Task[ProgramResult]] = []
     async with (
@@ -61,6 +60,7 @@ async def drive(
     ):
         with output.progress() as progress:
             bar = progress.add_task(label, total=len(arrivals), note="")
+            start = time.perf_counter()
 
             async def run(index: int, question: Question) -> ProgramResult:
                 program_id = f"{label}-{index}"

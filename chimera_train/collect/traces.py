@@ -79,8 +79,11 @@ def collect_traces(
     """
     specs = select_engines(pool, engines)
     questions = task.questions(settings.limit, settings.seed)
-    if not questions:
-        raise ConfigError(f"The selection is empty: task '{task.name}' gave no questions.")
+    if not specs or not questions:
+        raise ConfigError(
+            f"The selection is empty: {len(specs)} engines, {len(questions)} questions of task"
+            f" '{task.name}'."
+        )
     models = list(dict.fromkeys(spec.model for spec in specs))
     jobs = plan_jobs(workflow, questions, models, settings)
     with open_journal(out, identity(task, workflow, questions, models, settings)) as journal:

@@ -67,7 +67,8 @@ def main() -> None:
             ["router", *router["baselines"]], [[router["map_macro"], *router["baselines"].values()]]
         ),
         "",
-        f"{(time.monotonic() - started) / 60:.1f} min, at most {memory.peak / 2**30:.1f} GiB of memory",
+        f"{(time.monotonic() - started) / 60:.1f} min,"
+        f" at most {memory.peak / 2**30:.1f} GiB of memory",
     )
 
 

@@ -34,6 +34,7 @@ class FakeEngine:
         self.delay_s = 0.0
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.ended: list[str] = []
         self.active = 0
         self.most_active = 0
         self.base_url = ""
@@ -45,8 +46,13 @@ class FakeEngine:
                 Route("/v1/models", lambda _: JSONResponse(models)),
                 Route("/version", lambda _: JSONResponse({"version": "0.0.fake"})),
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
+                Route("/v1/programs/{program_id}/end", self.end, methods=["POST"]),
             ]
         )
+
+    async def end(self, request: Request) -> Response:
+        self.ended.append(request.path_params["program_id"])
+        return JSONResponse({})
 
     async def chat(self, request: Request) -> Response:
         body = await request.json()

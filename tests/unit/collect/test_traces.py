@@ -292,8 +292,10 @@ def test_bad_input_starts_and_writes_nothing(rig: Rig, engine: Any, tmp_path: Pa
     out = tmp_path / "out"
     with pytest.raises(ConfigError, match="no engine 'two'"):
         rig.collect(out, engines=["one", "two"])
+    with pytest.raises(ConfigError, match="selection is empty: 0 engines"):
+        rig.collect(out, engines=[])
     rig.task.questions = lambda limit, seed: []
-    with pytest.raises(ConfigError, match="selection is empty"):
+    with pytest.raises(ConfigError, match="selection is empty: 1 engines, 0 questions"):
         rig.collect(out)
     assert not out.exists()
     assert engine.bodies == []
