@@ -60,11 +60,11 @@ class Output:
     def info(self, message: str) -> None:
         """A line for people about what is happening."""
         if not self._quiet:
-            self._stderr.print(message, markup=False)
+            self._stderr.print(message, markup=False, soft_wrap=True)
 
     def warn(self, message: str) -> None:
         """A line about something that did not stop the command but that the user should know."""
-        self._stderr.print(f"warning: {message}", style="yellow", markup=False)
+        self._stderr.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
 
     def progress(self) -> Progress:
         """A progress display (use as a context manager); invisible off a terminal.

@@ -1,5 +1,8 @@
 """Binding and starting: what cannot work is said in one sentence."""
 
+import asyncio
+import socket
+
 import pytest
 
 from chimera_train.errors import ChimeraError, ConfigError
@@ -13,6 +16,20 @@ def test_a_taken_port_is_found_out_at_once() -> None:
         with pytest.raises(ConfigError, match=rf"127.0.0.1:{port} .*--port"):
             bind("127.0.0.1", port)
     bind("127.0.0.1", port).close()
+
+
+async def test_small_pieces_are_not_held_back() -> None:
+    with bind("127.0.0.1", 0) as listener:
+        accepted = asyncio.get_running_loop().create_future()
+        server = await asyncio.start_server(lambda _, w: accepted.set_result(w), sock=listener)
+        _, client = await asyncio.open_connection(*listener.getsockname())
+        writer = await accepted
+        connection = writer.get_extra_info("socket")
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        for stream in (client, writer):
+            stream.close()
+            await stream.wait_closed()
+        server.close()
 
 
 def test_an_address_that_is_not_this_machines() -> None:
