@@ -50,8 +50,8 @@ def _curve(scores: Array, success: Array, cost: Array) -> tuple[Array, Array]:
     """(cost, accuracy) of sending each question to argmax(score - price·cost), by rising cost."""
     i, j = np.triu_indices(len(cost), 1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        switches = ((scores[:, i] - scores[:, j]) / (cost[i] - cost[j])).ravel()
-    switches = np.unique(switches[np.isfinite(switches) & (switches > 0)])
+        ratios = ((scores[:, i] - scores[:, j]) / (cost[i] - cost[j])).ravel()
+    switches: Array = np.unique(ratios[np.isfinite(ratios) & (ratios > 0)])
     if len(switches) > _PRICES:
         switches = np.quantile(switches, np.linspace(0, 1, _PRICES))
     # No choice changes between two switching prices; beyond the last one the cheapest model wins.

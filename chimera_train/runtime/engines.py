@@ -14,7 +14,7 @@ from chimera_train.runtime.settings import GatewaySettings
 
 __all__ = ["Endpoint", "Engines"]
 
-_PROBE_TIMEOUT_S = 2.0
+_PROBE_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Engines:
             await client.aclose()
 
     async def _answers(self, engine: int) -> bool:
-        with suppress(httpx2.TransportError):
+        with suppress(httpx2.HTTPError):
             answer = await self.clients[engine].get("models", timeout=_PROBE_TIMEOUT_S)
             return answer.status_code < 500  # one that asks for a key is there too
         return False

@@ -67,7 +67,7 @@ class CollectSection(Settings):
 def gateway(bundle: Path, pool: Path, policy: Path, decisions: Path) -> Iterator[str]:
     """A gateway in a process of its own; yields its base URL."""
     port_file = decisions.with_suffix(".log")
-    command = [sys.executable, "-m", "chimera_train.cli.main", "serve", "--bundle", str(bundle)]
+    command = [sys.executable, "-m", "chimera_train", "serve", "--bundle", str(bundle)]
     command += ["--pool", str(pool), "--policy", str(policy), "--decisions", str(decisions)]
     port = _free_port()
     with port_file.open("wb") as log:

@@ -27,9 +27,7 @@ def refused(bundle: Path) -> str:
     return str(caught.value)
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_one_changed_byte_in_any_file(bundle: Path, data: st.DataObject) -> None:
     manifest = read_manifest(bundle)

@@ -46,7 +46,7 @@ def test_a_later_line_replaces_an_earlier_one(tmp_path: Path) -> None:
         assert len(journal.programs) == 1
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(min_value=0, max_value=400))
 def test_a_kill_at_any_byte_loses_at_most_the_line_being_written(tmp_path: Path, cut: int) -> None:
     directory = tmp_path / str(cut)

@@ -70,7 +70,7 @@ def test_the_order_depends_on_the_seed_alone() -> None:
     assert cells(engine(), 100) != cells(engine(), 100, seed=1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     max_num_seqs=st.integers(1, 300),
     max_model_len=st.integers(48, 5000),

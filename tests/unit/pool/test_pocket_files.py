@@ -107,7 +107,7 @@ def test_text_decoded_token_by_token_encodes_to_the_same_tokens() -> None:
 
 
 @given(st.text())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_text_can_be_encoded_and_decoded(text: str) -> None:
     encoded = tokenizer("qwen").encode(text, add_special_tokens=False)
     assert all(0 <= token < tokenizer("qwen").get_vocab_size() for token in encoded.ids)
@@ -115,7 +115,7 @@ def test_any_text_can_be_encoded_and_decoded(text: str) -> None:
 
 
 @given(st.text(alphabet=st.characters(min_codepoint=33, max_codepoint=126), min_size=1))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_printable_ascii_survives_unchanged(text: str) -> None:
     ids = tokenizer("qwen").encode(text, add_special_tokens=False).ids
     specials = {"<pad>", "<unk>", "<s>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"}

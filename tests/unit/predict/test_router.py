@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -119,7 +119,6 @@ def test_batches_keep_the_order(router: OnnxRouter) -> None:
     assert router.predict([]).shape == (0, 2)
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(st.characters(), max_size=20), max_size=5))
 def test_any_text_gets_probabilities(router: OnnxRouter, texts: list[str]) -> None:
     q = router.predict(texts)

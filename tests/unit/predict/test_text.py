@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -42,7 +42,6 @@ texts = st.one_of(st.text(), st.lists(words).map(" ".join), st.lists(words).map(
 
 
 @given(st.lists(texts, max_size=4))
-@settings(deadline=None)
 def test_equals_scikit_learn(
     vectorizer: TfidfVectorizer, svd: TruncatedSVD, sketch: TextSketch, documents: list[str]
 ) -> None:

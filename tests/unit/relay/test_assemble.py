@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera_train.errors import EngineError
@@ -33,7 +33,6 @@ def usage_chunk(kind: str) -> dict[str, Any]:
 pieces = st.lists(st.text(max_size=6), min_size=1, max_size=6)
 
 
-@settings(deadline=None)
 @given(contents=st.lists(pieces, min_size=1, max_size=4), order=st.randoms(use_true_random=False))
 def test_interleaved_choices(contents: list[list[str]], order: Any) -> None:
     """Choices' chunks arrive in any interleaving; each one's own stay in order."""
@@ -64,7 +63,6 @@ def test_interleaved_choices(contents: list[list[str]], order: Any) -> None:
     }
 
 
-@settings(deadline=None)
 @given(
     calls=st.lists(st.tuples(st.text(min_size=1, max_size=4), pieces), min_size=1, max_size=3),
     content=st.none() | st.text(min_size=1),

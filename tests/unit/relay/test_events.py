@@ -4,7 +4,7 @@ import itertools
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera_train.relay.events import Event, EventSplitter, StreamObserver, read_event
@@ -27,7 +27,6 @@ def chunk(**choice: object) -> dict[str, object]:
     return {"choices": [choice]}
 
 
-@settings(deadline=None)
 @given(
     payloads=st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=20)), max_size=6),
     line_end=st.sampled_from(LINE_ENDS),
@@ -45,7 +44,6 @@ def test_any_cut_gives_the_same_events_and_all_bytes(payloads, line_end, cuts) -
     assert [event.raw for event in found] == events
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=8)), st.lists(st.integers(0, 100), max_size=8))
 def test_arbitrary_bytes_pass_unchanged_and_cuts_do_not_matter(parts, cuts) -> None:
     # Dense in what is special, so that terminators are cut in every way.

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -44,7 +44,6 @@ def test_models_are_calibrated_apart_and_ungraded_rows_ignored() -> None:
     assert scale == pytest.approx([0.25, 1], rel=0.05)
 
 
-@settings(deadline=None)
 @given(
     hnp.arrays(float, (20, 1), elements=st.sampled_from([0.0, 0.5, 1.0])),
     hnp.arrays(float, (20, 1), elements=st.floats(-8, 8)),

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -51,7 +51,6 @@ def test_none_where_there_is_nothing_to_trade(success: np.ndarray, cost: np.ndar
     assert routing_gain(success, np.full_like(success, 0.5), cost) is None
 
 
-@settings(deadline=None)
 @given(
     hnp.arrays(float, (12, 3), elements=st.sampled_from([0.0, 0.5, 1.0])),
     hnp.arrays(float, (12, 3), elements=st.floats(0, 1)),

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera_train.runtime.api import ApiError, Call, CallKind, parse_call, upstream_body
@@ -119,7 +119,6 @@ def test_what_is_sent_upstream() -> None:
     assert sent["priority"] == -3
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(
@@ -138,7 +137,6 @@ def test_any_object_is_read_or_refused(body: dict, kind: CallKind) -> None:
         assert json.loads(error.body())["error"]["message"]
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
     call, error = attempt(CHAT, raw)

@@ -59,7 +59,7 @@ async def test_no_engine_is_up() -> None:
     assert_nothing_is_left(d, scheduler, [0])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     actions=st.lists(
         st.tuples(

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera_train.runtime.api import ApiError
@@ -47,7 +47,6 @@ def test_the_longest_idle_program_makes_room() -> None:
     assert caught.value.status == 429
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["enter", "leave", "end", "expire"]), st.sampled_from("abcde"))

@@ -1,13 +1,8 @@
 import pytest
-from hypothesis import settings
 
 from chimera_train.pool.schema import EngineInfo
 from chimera_train.predict.step_time import StepTimeModel
 from chimera_train.traces.store import write_table
-
-# The first example of a test may compile what it calls.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
