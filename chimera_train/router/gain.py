@@ -53,7 +53,7 @@ def _curve(scores: Array, success: Array, cost: Array) -> tuple[Array, Array]:
         ratios = ((scores[:, i] - scores[:, j]) / (cost[i] - cost[j])).ravel()
     switches: Array = np.unique(ratios[np.isfinite(ratios) & (ratios > 0)])
     if len(switches) > _PRICES:
-        switches = np.quantile(switches, np.linspace(0, 1, _PRICES))
+        switches = np.quantile(switches, np.linspace(0, 1, _PRICES)).astype(np.float64)
     # No choice changes between two switching prices; beyond the last one the cheapest model wins.
     edges = np.concatenate([[0.0], switches, [2 * switches[-1] if len(switches) else 1.0]])
     prices = ((edges[1:] + edges[:-1]) / 2)[::-1]
