@@ -1,5 +1,6 @@
 """Writing files so that a reader never sees half of one."""
 
+import hashlib
 import json
 import os
 import tempfile
@@ -10,7 +11,7 @@ from typing import Any
 
 from chimera_train.errors import DataError
 
-__all__ = ["atomic_path", "read_json", "write_json", "write_text"]
+__all__ = ["atomic_path", "read_json", "sha256", "write_json", "write_text"]
 
 
 @contextmanager
@@ -56,3 +57,16 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise DataError(f"{path} is not valid JSON: {error}.") from error
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, hexadecimal.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from error

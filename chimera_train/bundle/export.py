@@ -25,11 +25,10 @@ from chimera_train.bundle.manifest import (
     Manifest,
     describe_file,
 )
-from chimera_train.bundle.policy_file import read_policy
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import read_json, write_json, write_text
 from chimera_train.predict import length, router
-from chimera_train.scheduling.policy import dump_policy
+from chimera_train.scheduling.policy import dump_policy, load_policy
 
 __all__ = ["Parts", "export_bundle", "find_latency_files"]
 
@@ -143,7 +142,7 @@ def _copy_parts(parts: Parts, staging: Path) -> dict[str, str]:
     _copy(parts.router, [router.MANIFEST, router.TOKENIZER, network], staging / ROUTER)
     for engine, source in parts.latency.items():
         _copy(source.parent, [source.name], (staging / latency_path(engine)).parent)
-    write_json(staging / POLICY, dump_policy(read_policy(parts.policy)))
+    write_json(staging / POLICY, dump_policy(load_policy(parts.policy)))
     tokenizers: dict[str, str] = {}
     by_content: dict[str, str] = {}
     for engine, model in parts.engines.items():

@@ -5,7 +5,6 @@ leads out of the directory is a reason to refuse the whole. The manifest is writ
 directory without one is an export that did not finish.
 """
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from pydantic import Field
 
 from chimera_train.config import Settings, parse_settings
 from chimera_train.errors import ConfigError, DataError
-from chimera_train.files import read_json
+from chimera_train.files import read_json, sha256
 
 __all__ = [
     "MANIFEST",
@@ -120,12 +119,7 @@ def describe_file(path: Path) -> FileEntry:
     Raises:
         DataError: it cannot be read.
     """
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            return FileEntry(bytes=file.tell(), sha256=digest)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
+    return FileEntry(sha256=sha256(path), bytes=path.stat().st_size)
 
 
 def _stays_inside(name: str) -> bool:

@@ -39,7 +39,6 @@ def _serve(
     from contextlib import ExitStack
 
     from chimera_train.bundle.load import load_bundle
-    from chimera_train.bundle.policy_file import read_policy
     from chimera_train.config import load_section
     from chimera_train.pool.launch import running_pool
     from chimera_train.pool.schema import load_pool
@@ -48,12 +47,13 @@ def _serve(
     from chimera_train.runtime.decisions import DecisionLog
     from chimera_train.runtime.server import bind, run
     from chimera_train.runtime.settings import GatewaySettings
+    from chimera_train.scheduling.policy import load_policy
 
     output = Output(quiet=quiet)
     engines = load_pool(pool)
     loaded = load_bundle(bundle)
     check_engines(loaded, engines.engines)
-    chosen = loaded.policy if policy is None else read_policy(policy)
+    chosen = loaded.policy if policy is None else load_policy(policy)
     settings = load_section(params, "serve", GatewaySettings)
     manifest = loaded.manifest
     with ExitStack() as stack:

@@ -9,12 +9,10 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from chimera_train.config import Settings
-from chimera_train.errors import ConfigError
-from chimera_train.pool.schema import EngineSpec, Pool
 from chimera_train.tasks.model import Question, Task
 from chimera_train.workflows.model import Workflow
 
-__all__ = ["CollectSettings", "Job", "identity", "plan_jobs", "select_engines"]
+__all__ = ["CollectSettings", "Job", "identity", "plan_jobs"]
 
 
 class CollectSettings(Settings):
@@ -55,19 +53,6 @@ class Job:
     model: str
     question: Question
     sample: int
-
-
-def select_engines(pool: Pool, names: Sequence[str] | None) -> list[EngineSpec]:
-    """The engines called ``names``, or all, in the order of the pool file.
-
-    Raises:
-        ConfigError: a name that the pool does not have.
-    """
-    known = [spec.name for spec in pool.engines]
-    for name in names or ():
-        if name not in known:
-            raise ConfigError(f"The pool has no engine '{name}': it has {', '.join(known)}.")
-    return [spec for spec in pool.engines if names is None or spec.name in names]
 
 
 def plan_jobs(

@@ -17,7 +17,6 @@ from pydantic import Field
 import chimera_train
 from chimera_train.collect import provenance
 from chimera_train.collect.alive import require_alive
-from chimera_train.collect.jobs import select_engines
 from chimera_train.collect.runner import Endpoint, open_endpoint
 from chimera_train.collect.step_log import FILE_VARIABLE, read_step_log
 from chimera_train.collect.step_plan import Cell, plan_cells
@@ -78,7 +77,7 @@ def collect_steps(
             for every regime to be seen.
         EngineError: the engine did not start, died, or refused the load.
     """
-    (spec,) = select_engines(pool, [engine])
+    (spec,) = pool.select([engine])
     _check_profilable(spec)
     if (out / provenance.FILE_NAME).exists():
         raise ConfigError(f"{out} holds a data set: choose another --out.")

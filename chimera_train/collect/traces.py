@@ -18,7 +18,7 @@ from chimera_train.collect.data_set import (
     stage_rows,
     write_data_set,
 )
-from chimera_train.collect.jobs import CollectSettings, Job, identity, plan_jobs, select_engines
+from chimera_train.collect.jobs import CollectSettings, Job, identity, plan_jobs
 from chimera_train.collect.journal import Journal, open_journal
 from chimera_train.collect.runner import Endpoint, ProgramResult, open_endpoint, run_program
 from chimera_train.errors import ChimeraError, ConfigError
@@ -77,7 +77,7 @@ def collect_traces(
         EngineError: an engine did not start, or died; what was finished is kept.
         ChimeraError: every program failed.
     """
-    specs = select_engines(pool, engines)
+    specs = pool.select(engines)
     questions = task.questions(settings.limit, settings.seed)
     if not specs or not questions:
         raise ConfigError(

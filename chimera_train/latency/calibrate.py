@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from chimera_train.config import parse_settings
 from chimera_train.errors import ConfigError, DataError
-from chimera_train.files import read_json
+from chimera_train.files import read_json, sha256
 from chimera_train.latency.fit import Floats, check_enough, cross_validate, errors, fit
 from chimera_train.latency.steps import Steps
 from chimera_train.pool.schema import EngineInfo
@@ -84,7 +83,7 @@ def calibrate(
         "fitted_on": {
             "steps": len(steps.frame),
             "source": str(steps.source),
-            "sha256": hashlib.sha256(steps.source.read_bytes()).hexdigest(),
+            "sha256": sha256(steps.source),
             "ranges": {
                 name: [float(steps.frame[name].min()), float(steps.frame[name].max())]
                 for name in features

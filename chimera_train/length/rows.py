@@ -1,6 +1,6 @@
 """The training table: one row per completed stage, with its features and its target.
 
-Target (DESIGN §6, Chimera §3.4): ``Y = Σ_{j≥i} output tokens of stages j`` of the program, so the
+Target (Chimera §3.4): ``Y = Σ_{j≥i} output tokens of stages j`` of the program, so the
 row of the first stage carries the program's total.
 """
 

@@ -14,8 +14,8 @@ class LengthSettings(Settings):
 
     Attributes:
         n_estimators: trees of each model's forest.
-        min_samples_leaf: least number of training stages in a leaf. Small leaves rank better, large
-            ones give steadier outer quantiles.
+        min_samples_leaf: least number of training stages in a leaf. Large leaves give steadier
+            quantiles; small ones follow detail that only many traces support.
         max_features: share of the columns that a split chooses from.
         sketch_components: length of the text sketch; 0 leaves the text out.
         max_vocabulary: terms that the sketch knows, most frequent first.
@@ -24,7 +24,7 @@ class LengthSettings(Settings):
     """
 
     n_estimators: int = Field(100, ge=1)
-    min_samples_leaf: int = Field(5, ge=1)
+    min_samples_leaf: int = Field(10, ge=1)
     max_features: float = Field(0.5, gt=0, le=1)
     sketch_components: int = Field(16, ge=0)
     max_vocabulary: int = Field(5000, ge=1)

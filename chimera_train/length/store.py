@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chimera_train.errors import ConfigError, DataError
-from chimera_train.files import write_json
+from chimera_train.files import sha256, write_json
 from chimera_train.length.evaluate import QUANTILES
 from chimera_train.length.forests import FittedLength
 from chimera_train.length.settings import LengthSettings
@@ -18,7 +18,6 @@ from chimera_train.predict.length import (
     SCHEMA_VERSION,
     LengthManifest,
     ModelEntry,
-    file_hash,
     read_manifest,
 )
 
@@ -87,7 +86,7 @@ def write_length(
             has_text=predictor.features.sketch is not None,
             settings=settings.model_dump(),
             metrics=dict(metrics),
-            sha256={name: file_hash(staging / name) for name in written},
+            sha256={name: sha256(staging / name) for name in written},
         )
         write_json(staging / METRICS, metrics)
         write_json(staging / MANIFEST, manifest.model_dump())

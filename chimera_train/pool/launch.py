@@ -96,7 +96,7 @@ def running_pool(
         EngineError: an engine ended or did not become healthy in time, or cannot be reached; the
             others have been stopped.
     """
-    specs = _select(pool, only)
+    specs = pool.select(only)
     running = [spec.name for spec in specs if spec.launch is None]
     if running and (extra_args or extra_env):
         raise ConfigError(
@@ -120,14 +120,6 @@ def running_pool(
             yield [engines[spec.name] for spec in specs]
         finally:
             _stop(started)
-
-
-def _select(pool: Pool, only: Sequence[str] | None) -> list[EngineSpec]:
-    names = [spec.name for spec in pool.engines]
-    for name in only or ():
-        if name not in names:
-            raise ConfigError(f"The pool has no engine '{name}': it has {', '.join(names)}.")
-    return [spec for spec in pool.engines if only is None or spec.name in only]
 
 
 def api_url(spec: EngineSpec) -> str:

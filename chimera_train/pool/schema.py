@@ -1,11 +1,13 @@
 """``pool.yaml``: which engines exist, how each is started or reached, and what it costs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from chimera_train.config import Settings, load_yaml
+from chimera_train.errors import ConfigError
 
 __all__ = ["EngineInfo", "EngineSpec", "Launch", "Pool", "Price", "load_pool"]
 
@@ -75,13 +77,25 @@ class Pool(Settings):
                 raise ValueError(f"engine name '{name}' is used more than once")
         return self
 
+    def select(self, names: Sequence[str] | None) -> list[EngineSpec]:
+        """The engines called ``names``, or all, in file order.
+
+        Raises:
+            ConfigError: a name that the pool does not have.
+        """
+        known = [engine.name for engine in self.engines]
+        for name in names or ():
+            if name not in known:
+                raise ConfigError(f"The pool has no engine '{name}': it has {', '.join(known)}.")
+        return [engine for engine in self.engines if names is None or engine.name in names]
+
 
 class EngineInfo(Settings):
     """``engine.json``: what an engine resolved its configuration to when it ran.
 
     ``num_kv_blocks`` is the number of KV blocks the engine allocated, each of ``block_size``
-    tokens. A step-time model is only valid for the engine it was fitted on, so every field takes
-    part in the comparison when a coefficient file is loaded.
+    tokens; vLLM keeps one of them as a placeholder. A step-time model is only valid for the engine
+    it was fitted on, so every field takes part in the comparison when a coefficient file is loaded.
     """
 
     model: str

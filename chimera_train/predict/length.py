@@ -4,7 +4,6 @@ A length directory holds ``length.json`` (the manifest, written last), one ``.np
 per model and, unless the traces held no text, the text sketch. Everything is checked when loaded.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from pydantic import Field
 
 from chimera_train.config import Settings, parse_settings
 from chimera_train.errors import ConfigError, DataError
-from chimera_train.files import read_json
+from chimera_train.files import read_json, sha256
 from chimera_train.predict.features import Features, StageRequest
 from chimera_train.predict.forest import ForestArrays
 from chimera_train.predict.text import TextSketch
@@ -27,7 +26,6 @@ __all__ = [
     "LengthPredictor",
     "ModelEntry",
     "StageRequest",
-    "file_hash",
     "read_manifest",
 ]
 
@@ -55,11 +53,6 @@ class LengthManifest(Settings):
     settings: dict[str, Any]
     metrics: dict[str, Any]
     sha256: dict[str, str]
-
-
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file's bytes, hexadecimal."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def read_manifest(directory: Path) -> LengthManifest:
@@ -122,7 +115,7 @@ class LengthPredictor:
         for name, expected in manifest.sha256.items():
             if Path(name).name != name or not (directory / name).is_file():
                 raise DataError(f"{directory} lacks '{name}', which {MANIFEST} names: fit again.")
-            if file_hash(directory / name) != expected:
+            if sha256(directory / name) != expected:
                 raise DataError(f"{directory / name} was altered after it was written: fit again.")
         sketch = TextSketch.load(directory) if manifest.has_text else None
         return cls(

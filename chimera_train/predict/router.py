@@ -4,7 +4,6 @@ This is the whole run-time side of the semantic router (Chimera §3.3): tokenize
 per-model calibration ``sigmoid(scale · logit + bias)``. Neither torch nor transformers is needed.
 """
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -15,9 +14,9 @@ import onnxruntime
 from tokenizers import Tokenizer
 
 from chimera_train.errors import DataError
-from chimera_train.files import read_json
+from chimera_train.files import read_json, sha256
 
-__all__ = ["MANIFEST", "NETWORKS", "SCHEMA_VERSION", "TOKENIZER", "OnnxRouter", "file_sha256"]
+__all__ = ["MANIFEST", "NETWORKS", "SCHEMA_VERSION", "TOKENIZER", "OnnxRouter"]
 
 SCHEMA_VERSION = 1
 MANIFEST = "router.json"
@@ -104,7 +103,7 @@ class OnnxRouter:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path} is not a router description: {error!r}.") from error
         for name, digest in digests.items():
-            if file_sha256(directory / name) != digest:
+            if sha256(directory / name) != digest:
                 raise DataError(
                     f"{directory / name} is not the file that {path} describes: export it again."
                 )
@@ -139,19 +138,6 @@ class OnnxRouter:
             }
             parts.append(self._session.run(["logits"], feed)[0].astype(np.float64))
         return np.concatenate(parts)
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hex.
-
-    Raises:
-        DataError: the file is missing or unreadable.
-    """
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def _sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from transformers.utils import logging as transformers_logging
 
 from chimera_train.errors import ConfigError
-from chimera_train.files import write_json
+from chimera_train.files import sha256, write_json
 from chimera_train.output import Output
 from chimera_train.predict.router import (
     MANIFEST,
@@ -24,7 +24,6 @@ from chimera_train.predict.router import (
     SCHEMA_VERSION,
     TOKENIZER,
     OnnxRouter,
-    file_sha256,
 )
 from chimera_train.router.baselines import baseline_scores
 from chimera_train.router.calibrate import fit_calibration
@@ -133,9 +132,7 @@ def _write(
             "encoder": settings.encoder,
             "max_length": settings.max_length,
             "precision": settings.precision,
-            "sha256": {
-                name: file_sha256(directory / name) for name in (*NETWORKS.values(), TOKENIZER)
-            },
+            "sha256": {name: sha256(directory / name) for name in (*NETWORKS.values(), TOKENIZER)},
             "metrics": metrics,
         },
     )

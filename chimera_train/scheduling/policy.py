@@ -4,11 +4,9 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_serializer
+from pydantic import Field, RootModel, field_serializer, model_validator
 
-from chimera_train.config import Settings, parse_settings
-from chimera_train.errors import DataError
-from chimera_train.files import read_json
+from chimera_train.config import Settings, load_yaml
 
 __all__ = [
     "POLICY_SCHEMA",
@@ -97,8 +95,16 @@ class Chimera(_Queueing):
 PolicySettings = Annotated[RoundRobin | ShortestQueue | Chimera, Field(discriminator="kind")]
 
 
-class _Holder(Settings):
-    policy: PolicySettings
+class _PolicyFile(RootModel[PolicySettings]):
+    @model_validator(mode="before")
+    @classmethod
+    def _of_this_schema(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        schema = values.get("schema", POLICY_SCHEMA)
+        if schema != POLICY_SCHEMA:
+            raise ValueError(f"policy schema {schema}, but this version reads {POLICY_SCHEMA}")
+        return {key: value for key, value in values.items() if key != "schema"}
 
 
 def dump_policy(policy: PolicySettings) -> dict[str, Any]:
@@ -107,16 +113,10 @@ def dump_policy(policy: PolicySettings) -> dict[str, Any]:
 
 
 def load_policy(path: Path) -> PolicySettings:
-    """Read a ``policy.json``.
+    """Read a policy file: YAML as people write it, or JSON as a bundle holds it, which is YAML too.
 
     Raises:
-        DataError: the file is missing, is not a JSON object, or is of another schema.
-        ConfigError: a setting is unknown or out of its range; file and key are named.
+        ConfigError: the file is missing, of another schema, or a setting is unknown or out of its
+            range; file, line and key are named.
     """
-    values = read_json(path)
-    if not isinstance(values, dict):
-        raise DataError(f"{path} is not a policy file: expected a JSON object.")
-    schema = values.pop("schema", None)
-    if schema != POLICY_SCHEMA:
-        raise DataError(f"{path} has policy schema {schema}; this version reads {POLICY_SCHEMA}.")
-    return parse_settings({"policy": values}, _Holder, str(path)).policy
+    return load_yaml(path, _PolicyFile).root

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from chimera_train.errors import DataError
-from chimera_train.files import write_json
+from chimera_train.files import sha256, write_json
 from chimera_train.predict.features import Features, StageRequest
 from chimera_train.predict.forest import ForestArrays
-from chimera_train.predict.length import LengthPredictor, file_hash
+from chimera_train.predict.length import LengthPredictor
 from chimera_train.predict.text import TextSketch
 
 SHORT = StageRequest("math", "solve", "add", 5, 10, 20, 0)
@@ -132,7 +132,7 @@ def directory(tmp_path: Path, predictor: LengthPredictor) -> Path:
         "has_text": True,
         "settings": {},
         "metrics": {},
-        "sha256": {name: file_hash(path / name) for name in names},
+        "sha256": {name: sha256(path / name) for name in names},
     }
     write_json(path / "length.json", manifest)
     return path

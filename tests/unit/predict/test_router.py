@@ -18,7 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from chimera_train.errors import DataError
-from chimera_train.predict.router import MANIFEST, NETWORKS, TOKENIZER, OnnxRouter, file_sha256
+from chimera_train.files import sha256
+from chimera_train.predict.router import MANIFEST, NETWORKS, TOKENIZER, OnnxRouter
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "yes", "no"]
 TABLE = np.array([[50, 50], [0, 0], [0, 0], [3, -1], [-2, 4]], dtype=np.float32)
@@ -71,7 +72,7 @@ def _write_router(directory: Path, **changes: Any) -> Path:
         "labels": LABELS,
         "max_length": MAX_LENGTH,
         "precision": "fp32",
-        "sha256": {name: file_sha256(directory / name) for name in (*NETWORKS.values(), TOKENIZER)},
+        "sha256": {name: sha256(directory / name) for name in (*NETWORKS.values(), TOKENIZER)},
     }
     (directory / MANIFEST).write_text(json.dumps(manifest | changes))
     return directory
@@ -162,7 +163,7 @@ def _garble(name: str) -> Callable[[Path], None]:
         path = directory / name
         path.write_bytes(b"garbage")
         digests = json.loads((directory / MANIFEST).read_text())["sha256"]
-        _set(sha256=digests | {name: file_sha256(path)})(directory)
+        _set(sha256=digests | {name: sha256(path)})(directory)
 
     return change
 

@@ -1,4 +1,4 @@
-"""Algorithm 1: a plain reference, a case by hand, and its limits (DESIGN §9)."""
+"""Algorithm 1: a plain reference, a case by hand, and its limits."""
 
 import math
 
@@ -27,7 +27,7 @@ def pools(draw, max_engines=6):
 
 
 def reference(load, confidence, up, tau, delta_s, by_margin):
-    """Algorithm 1, lines 9-22, in the words of DESIGN §9."""
+    """Algorithm 1, lines 9-22, step by step."""
     alive = [m for m in range(len(load)) if up[m]]
     in_order = sorted(alive, key=lambda m: (load[m], m))
     fast = in_order[0]

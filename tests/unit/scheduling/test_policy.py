@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from chimera_train.errors import ConfigError, DataError
+from chimera_train.errors import ConfigError
 from chimera_train.files import write_json
 from chimera_train.scheduling.policy import (
     Chimera,
@@ -50,8 +50,14 @@ def test_a_wrong_setting_is_named_with_the_file(tmp_path, settings, named):
         load_policy(path)
 
 
-@pytest.mark.parametrize("values", [[], {"kind": "round_robin"}, {"schema": 2}])
+def test_people_write_policies_in_yaml(tmp_path):
+    path = tmp_path / "policy.yaml"
+    path.write_text("# latency last\nkind: chimera\ntau: .inf\n")
+    assert load_policy(path) == Chimera(tau=math.inf)
+
+
+@pytest.mark.parametrize("values", [[], {"kind": "round_robin", "schema": 2}])
 def test_what_is_no_policy_file_of_this_schema_is_refused(tmp_path, values):
     write_json(tmp_path / "policy.json", values)
-    with pytest.raises(DataError, match=r"policy\.json"):
+    with pytest.raises(ConfigError, match=r"policy\.json:1"):
         load_policy(tmp_path / "policy.json")
