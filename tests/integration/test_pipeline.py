@@ -1,0 +1,45 @@
+"""The pipeline against the real DVC."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*command: str) -> str:
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def commands() -> list[list[str]]:
+    """What `dvc repro` would run from scratch, in order."""
+    printed = run(sys.executable, "-m", "dvc", "repro", "--dry", "--force")
+    return [line.removeprefix("> ").split() for line in printed.splitlines() if line[:2] == "> "]
+
+
+def test_the_stages_are_the_whole_job_in_order(commands):
+    stages = [" ".join(command[1:3]) for command in commands]
+    assert stages.index("collect traces") < stages.index("fit length")
+    assert stages.index("collect traces") < stages.index("fit router")
+    assert stages.count("collect steps") == 3
+    assert stages.count("calibrate --steps") == 3
+    assert [stage.split()[0] for stage in stages[-2:]] == ["simulate", "export"]
+
+
+def test_every_stage_uses_options_that_its_command_has(commands):
+    known: dict[tuple[str, ...], str] = {}
+    for program, *rest in commands:
+        assert program == "chimera-train"
+        name = tuple(word for word in rest[:2] if not word.startswith("--"))
+        if name not in known:
+            known[name] = run(sys.executable, "-m", "chimera_train", *name, "--help")
+        for word in rest:
+            if word.startswith("--"):
+                assert f"{word} " in known[name], f"{' '.join(name)} has no option {word}"
