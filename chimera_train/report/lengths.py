@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from chimera_train.files import atomic_path
 from chimera_train.traces.store import Traces
@@ -25,6 +26,9 @@ def plot_lengths(traces: Traces, path: Path) -> None:
         label = f"{model}: mean {lengths.mean():.0f}, std {lengths.std():.0f}"
         axes.step(lengths, share, where="post", label=label)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("output tokens of a program")
     axes.set_ylabel("share of programs")
     axes.set_ylim(0, 1)
