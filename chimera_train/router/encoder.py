@@ -98,7 +98,8 @@ def _small(
             num_hidden_layers=shape.layers,
             num_attention_heads=shape.heads,
             max_position_embeddings=max_length,
-            classifier_pooling="mean",
+            # Attention can count sentences and weigh them; a mean forgets how long the text was.
+            classifier_pooling="cls",
             pad_token_id=tokenizer.pad_token_id,
             bos_token_id=tokenizer.cls_token_id,
             eos_token_id=tokenizer.sep_token_id,

@@ -1,6 +1,7 @@
 """The ``fit_router`` section of a parameter file."""
 
-from typing import Literal, Self
+from collections.abc import Callable
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -9,6 +10,8 @@ from chimera_train.config import Settings
 __all__ = ["SMALL", "RouterSettings", "SmallEncoder"]
 
 SMALL = "small"
+
+N = TypeVar("N", int, float)
 
 
 class SmallEncoder(Settings):
@@ -31,6 +34,11 @@ class SmallEncoder(Settings):
         return self
 
 
+def _by_encoder(pretrained: N, small: N) -> Callable[[dict[str, Any]], N]:
+    """A default that depends on whether the encoder already knows its language."""
+    return lambda settings: small if settings.get("encoder") == SMALL else pretrained
+
+
 class RouterSettings(Settings):
     """How a router is trained. The paper (Chimera §3.3) publishes the encoder only.
 
@@ -39,26 +47,27 @@ class RouterSettings(Settings):
             ``small``: an untrained ModernBERT with a vocabulary learned from the training texts,
             for narrow tasks and for machines without a GPU.
         small: the shape of ``encoder: small``; not accepted with another encoder.
-        learning_rate: peak of the linear schedule; an untrained encoder wants about 1e-3.
-        epochs: the most passes over the training questions.
+        learning_rate: peak of the linear schedule; by default 3e-5, and 1e-3 for ``small``.
+        epochs: the most passes over the training questions; by default 10, and 30 for ``small``.
         batch_size: questions per optimizer step and device.
         max_length: tokens of a question that are read; the rest is cut off.
         warmup: share of all steps over which the learning rate rises from zero.
         weight_decay: decay of the weight matrices (AdamW).
-        patience: epochs without a better validation mAP after which training stops.
+        patience: epochs without a better validation mAP after which training stops; by default 3,
+            and 10 for ``small``.
         seed: of initialisation and order.
         precision: which of the two exported ONNX files the router runs on.
     """
 
     encoder: str = Field(default="answerdotai/ModernBERT-large", min_length=1)
     small: SmallEncoder | None = None
-    learning_rate: float = Field(default=3e-5, gt=0)
-    epochs: int = Field(default=10, ge=1)
+    learning_rate: float = Field(default_factory=_by_encoder(3e-5, small=1e-3), gt=0)
+    epochs: int = Field(default_factory=_by_encoder(10, small=30), ge=1)
     batch_size: int = Field(default=16, ge=1)
     max_length: int = Field(default=512, ge=8)
     warmup: float = Field(default=0.1, ge=0, lt=1)
     weight_decay: float = Field(default=0.01, ge=0)
-    patience: int = Field(default=3, ge=1)
+    patience: int = Field(default_factory=_by_encoder(3, small=10), ge=1)
     seed: int = Field(default=0, ge=0, lt=2**32)
     precision: Literal["fp32", "int8"] = "fp32"
 
