@@ -39,7 +39,8 @@ def export_router(model: Any, tokenizer: Any, directory: Path, *, max_length: in
     full = directory / NETWORKS["fp32"]
     _export(model, full)
     check_export(model, full, max_length=max_length)
-    quantize_dynamic(full, directory / NETWORKS["int8"], weight_type=QuantType.QInt8)
+    with _quiet_exporter():
+        quantize_dynamic(full, directory / NETWORKS["int8"], weight_type=QuantType.QInt8)
 
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.no_truncation()
@@ -111,13 +112,19 @@ def _export(model: Any, path: Path) -> None:
 
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """Silence what the exporter says about torch's own code and about torchvision's absence."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """Silence remarks about torch's own code, torchvision's absence and optional preparation."""
+    exporter, root = logging.getLogger("torch.onnx"), logging.getLogger()
+    level = exporter.level
+    exporter.setLevel(logging.ERROR)
+    root.addFilter(_is_no_advice)  # onnxruntime logs to the root logger itself
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
             yield
     finally:
-        logger.setLevel(level)
+        exporter.setLevel(level)
+        root.removeFilter(_is_no_advice)
+
+
+def _is_no_advice(record: logging.LogRecord) -> bool:
+    return "run pre-processing before quantization" not in record.getMessage()

@@ -1,3 +1,4 @@
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,16 @@ from chimera_train.router.settings import RouterSettings
 
 
 def test_a_graph_that_differs_is_not_kept(
-    tmp_path: Path, settings: RouterSettings, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    settings: RouterSettings,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     model, tokenizer = build_encoder(settings, ["a", "b"], ["some text", "more text"])
     export.export_router(model.eval(), tokenizer, tmp_path, max_length=64)
     # The exporter's own narration would end up in front of a command's JSON.
     assert capsys.readouterr().out == ""
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
     session = onnxruntime.InferenceSession(str(tmp_path / NETWORKS["int8"]))
     feed = {name: np.ones((3, 9), dtype=np.int64) for name in ("input_ids", "attention_mask")}

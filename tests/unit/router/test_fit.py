@@ -12,11 +12,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.output import Output
 from chimera_train.predict.router import OnnxRouter
+from chimera_train.router import fit as module
 from chimera_train.router.fit import fit_router
 from chimera_train.router.labels import router_data, split
 from chimera_train.router.metrics import average_precision, macro_map
 from chimera_train.router.settings import RouterSettings
-from chimera_train.traces.store import load_traces, read_table, write_table
+from chimera_train.traces.store import load_traces
 
 FILES = {
     "checkpoint",
@@ -113,27 +114,16 @@ def test_refits_from_its_own_checkpoint_in_place_of_the_old_router(
     assert metrics["baselines"] == first["baselines"]
 
 
-def test_a_model_with_one_outcome_is_reported_apart(
-    fitted: tuple[Path, dict[str, Any]],
-    traces: Path,
-    tmp_path: Path,
-    settings: RouterSettings,
-    output: Output,
-) -> None:
-    programs = read_table(traces, "programs").replace({np.nan: None})
-    always = programs["model"] == "package:pocket-qwen"
-    programs.loc[always, "score"] = 1.0
-    changed = tmp_path / "traces"
-    write_table(changed, "programs", programs.to_dict("records"))
-    for name in ("stages", "questions"):
-        table = read_table(traces, name).astype(object)
-        write_table(changed, name, table.where(table.notna(), None).to_dict("records"))
-    metrics = fit_router(
-        changed, tmp_path / "out", settings.model_copy(update={"epochs": 1}), output
-    )
-    assert metrics["single_class"] == ["package:pocket-qwen"]
-    assert list(metrics["ap"]) == ["package:pocket-llama"]
-    assert metrics["base_rate"]["package:pocket-qwen"] == 1
+def test_a_model_with_one_outcome_is_reported_apart(traces: Path) -> None:
+    parts = split(router_data(load_traces(traces)))
+    llama, qwen = parts.holdout.models
+    parts.holdout.success[:, 1] = 1.0
+    q = np.full_like(parts.holdout.success, 0.5)
+    metrics = module._judge(parts, q, q, seed=0)
+    assert metrics["single_class"] == [qwen]
+    assert list(metrics["ap"]) == [llama]
+    assert metrics["base_rate"][qwen] == 1
+    assert metrics["map_macro"] == metrics["ap"][llama]
 
 
 def test_bad_input_writes_nothing(
