@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from chimera_train.errors import ConfigError
+from chimera_train.errors import ConfigError, DataError
+from chimera_train.files import read_json
 
-__all__ = ["Settings", "load_section", "load_yaml", "parse_settings"]
+__all__ = ["Settings", "load_manifest", "load_section", "load_yaml", "parse_settings"]
 
 
 T = TypeVar("T", bound=BaseModel)
@@ -54,6 +55,25 @@ def parse_settings(values: Any, model: type[T], where: str) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"{where}: {_describe(first['loc'], first['msg'])}.") from error
+
+
+def load_manifest(path: Path, model: type[T], schema_version: int) -> T:
+    """Read a JSON file that a command wrote and that has a ``schema_version``.
+
+    Raises:
+        DataError: it is missing, damaged, or newer than ``schema_version``.
+    """
+    values = read_json(path)
+    version = values.get("schema_version") if isinstance(values, dict) else None
+    if isinstance(version, int) and version > schema_version:
+        raise DataError(
+            f"{path} has schema version {version}, newer than the supported {schema_version}:"
+            " update chimera-train."
+        )
+    try:
+        return parse_settings(values, model, str(path))
+    except ConfigError as error:  # nobody edits this file: it is damaged data, not configuration
+        raise DataError(str(error)) from error
 
 
 def _read(path: Path) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import Any
 
 from chimera_train.errors import DataError
 
-__all__ = ["atomic_path", "read_json", "sha256", "write_json", "write_text"]
+__all__ = ["atomic_path", "read_json", "replaced_directory", "sha256", "write_json", "write_text"]
 
 
 @contextmanager
@@ -30,6 +31,30 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replaced_directory(directory: Path) -> Iterator[Path]:
+    """Yield an empty directory; it takes the place of ``directory`` if the block succeeds.
+
+    Otherwise ``directory`` stays as it was.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        new, old = work / "new", work / "old"
+        new.mkdir()  # unlike mkdtemp's, with the permissions that the user's umask gives
+        yield new
+        if directory.exists():
+            directory.rename(old)
+        try:
+            new.rename(directory)
+        except OSError:
+            if old.exists():
+                old.rename(directory)
+            raise
+    finally:
+        shutil.rmtree(work)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import Field
 
-from chimera_train.config import Settings, parse_settings
-from chimera_train.errors import ConfigError, DataError
-from chimera_train.files import read_json, sha256
+from chimera_train.config import Settings, load_manifest
+from chimera_train.errors import DataError
+from chimera_train.files import sha256
 
 __all__ = [
     "MANIFEST",
@@ -75,17 +75,7 @@ def read_manifest(directory: Path) -> Manifest:
         raise DataError(
             f"{directory} is not a bundle: it has no {MANIFEST}, which an export writes last."
         )
-    values = read_json(path)
-    version = values.get("schema_version") if isinstance(values, dict) else None
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise DataError(
-            f"{path} has schema version {version}, newer than the supported {SCHEMA_VERSION}:"
-            " update chimera-train."
-        )
-    try:
-        manifest = parse_settings(values, Manifest, str(path))
-    except ConfigError as error:  # nobody edits this file: it is damaged data
-        raise DataError(str(error)) from error
+    manifest = load_manifest(path, Manifest, SCHEMA_VERSION)
     for name in manifest.files:
         if not _stays_inside(name):
             raise DataError(f"{path} lists '{name}', which is not a plain path inside the bundle.")

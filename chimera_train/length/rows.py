@@ -8,6 +8,7 @@ import pandas as pd
 
 from chimera_train.errors import DataError
 from chimera_train.predict.features import StageRequest
+from chimera_train.traces.history import stage_history
 from chimera_train.traces.split import folds
 from chimera_train.traces.store import Traces
 
@@ -15,46 +16,19 @@ __all__ = ["stage_requests", "stage_rows"]
 
 
 def stage_rows(traces: Traces) -> pd.DataFrame:
-    """One row per stage of every completed program, in program and stage order.
+    """The rows of ``stage_history`` with their fold and target.
 
-    Columns: program_id, question_id, fold, model, workflow, stage, text, system_tokens,
-    user_tokens, prompt_tokens, generated_tokens (by earlier stages), remaining_tokens (the target).
-
-    ``text`` is the stage's user message; where it was not stored, the question; where neither was,
-    empty. System tokens that were not recorded count as 0, user tokens as the rest of the prompt.
+    Columns: those of ``stage_history``, fold, remaining_tokens (the target).
 
     Raises:
         DataError: a program has no stages, or its stages do not add up to its total.
     """
-    programs = traces.programs.set_index("program_id")
-    stages = traces.stages[traces.stages["error"].isna()]
-    stages = stages.sort_values(["program_id", "stage_index"]).reset_index(drop=True)
-    output = stages.groupby("program_id")["output_tokens"]
-    _check_totals(programs["total_output_tokens"], output.sum())
-
-    program = programs.loc[stages["program_id"]].reset_index()
-    question_text = traces.questions.drop_duplicates("question_id").set_index("question_id")["text"]
-    system = stages["system_tokens"].fillna(0).astype("int64")
-    generated = output.cumsum() - stages["output_tokens"]
-    return pd.DataFrame(
-        {
-            "program_id": stages["program_id"],
-            "question_id": program["question_id"],
-            "fold": folds(program["question_id"]),
-            "model": program["model"],
-            "workflow": program["workflow"],
-            "stage": stages["stage"],
-            "text": stages["user_text"]
-            .fillna(program["question_id"].map(question_text))
-            .fillna(""),
-            "system_tokens": system,
-            "user_tokens": stages["user_tokens"]
-            .fillna(stages["prompt_tokens"] - system)
-            .astype("int64"),
-            "prompt_tokens": stages["prompt_tokens"],
-            "generated_tokens": generated,
-            "remaining_tokens": output.transform("sum") - generated,
-        }
+    rows = stage_history(traces)
+    output = rows.groupby("program_id")["output_tokens"]
+    _check_totals(traces.programs.set_index("program_id")["total_output_tokens"], output.sum())
+    return rows.assign(
+        fold=folds(rows["question_id"]),
+        remaining_tokens=output.transform("sum") - rows["generated_tokens"],
     )
 
 

@@ -1,15 +1,12 @@
 """Writing a length directory whole: staged beside its place, then renamed into it."""
 
 import re
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from chimera_train.errors import ConfigError, DataError
-from chimera_train.files import sha256, write_json
+from chimera_train.files import replaced_directory, sha256, write_json
 from chimera_train.length.evaluate import QUANTILES
 from chimera_train.length.forests import FittedLength
 from chimera_train.length.settings import LengthSettings
@@ -64,7 +61,7 @@ def write_length(
     require_replaceable(directory)
     predictor = fitted.predictor
     names = file_names(predictor.models)
-    with _staged(directory) as staging:
+    with replaced_directory(directory) as staging:
         written = [f"{name}.npz" for name in names.values()]
         for model, name in names.items():
             predictor.forests[model].save(staging / f"{name}.npz")
@@ -105,24 +102,3 @@ def file_names(models: Iterable[str]) -> dict[str, str]:
         taken.add(name.lower())
         names[model] = name
     return names
-
-
-@contextmanager
-def _staged(directory: Path) -> Iterator[Path]:
-    """Yield an empty directory; it takes the place of ``directory`` if the block succeeds."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    try:
-        new, old = work / "new", work / "old"
-        new.mkdir()  # unlike mkdtemp's, with the permissions that the user's umask gives
-        yield new
-        if directory.exists():
-            directory.rename(old)
-        try:
-            new.rename(directory)
-        except OSError:
-            if old.exists():
-                old.rename(directory)
-            raise
-    finally:
-        shutil.rmtree(work)

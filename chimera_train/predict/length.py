@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from chimera_train.config import Settings, parse_settings
-from chimera_train.errors import ConfigError, DataError
-from chimera_train.files import read_json, sha256
+from chimera_train.config import Settings, load_manifest
+from chimera_train.errors import DataError
+from chimera_train.files import sha256
 from chimera_train.predict.features import Features, StageRequest
 from chimera_train.predict.forest import ForestArrays
 from chimera_train.predict.text import TextSketch
@@ -61,18 +61,7 @@ def read_manifest(directory: Path) -> LengthManifest:
     Raises:
         DataError: it is missing or damaged, or of a newer schema than this version's.
     """
-    path = directory / MANIFEST
-    values = read_json(path)
-    version = values.get("schema_version") if isinstance(values, dict) else None
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise DataError(
-            f"{path} has schema version {version}, newer than the supported {SCHEMA_VERSION}:"
-            " update chimera-train."
-        )
-    try:
-        return parse_settings(values, LengthManifest, str(path))
-    except ConfigError as error:  # nobody edits this file: it is damaged data, not configuration
-        raise DataError(str(error)) from error
+    return load_manifest(directory / MANIFEST, LengthManifest, SCHEMA_VERSION)
 
 
 class LengthPredictor:

@@ -5,7 +5,6 @@ holdout questions are seen by nothing before.
 """
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from transformers.utils import logging as transformers_logging
 
 from chimera_train.errors import ConfigError
-from chimera_train.files import sha256, write_json
+from chimera_train.files import replaced_directory, sha256, write_json
 from chimera_train.output import Output
 from chimera_train.predict.router import (
     MANIFEST,
@@ -73,7 +72,7 @@ def fit_router(
     work = out_dir.parent / f".{out_dir.name}.work"
     with _quiet_transformers():
         trained = train(parts.training, parts.validation, settings, work, output)
-        with _replacing(out_dir) as staging:
+        with replaced_directory(out_dir) as staging:
             output.info("Exporting and judging the router.")
             metrics = _write(staging, parts, trained, settings)
     shutil.rmtree(work)
@@ -196,19 +195,6 @@ def _refuse_foreign(out_dir: Path) -> None:
             )
     elif out_dir.exists():
         raise ConfigError(f"{out_dir} is a file: choose a directory for --out.")
-
-
-@contextmanager
-def _replacing(out_dir: Path) -> Iterator[Path]:
-    """Yield a new directory that takes the place of ``out_dir`` if the block succeeds."""
-    out_dir.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out_dir.name}.", dir=out_dir.parent) as temporary:
-        staging, previous = Path(temporary, "new"), Path(temporary, "previous")
-        staging.mkdir()
-        yield staging
-        if out_dir.exists():
-            out_dir.replace(previous)
-        staging.replace(out_dir)
 
 
 @contextmanager

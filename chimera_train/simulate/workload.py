@@ -6,7 +6,7 @@ prediction a scheduler would ask for is made once, here, on the very texts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ import pandas as pd
 
 from chimera_train.errors import DataError
 from chimera_train.predict.features import StageRequest
+from chimera_train.traces.history import stage_history
 from chimera_train.traces.split import HOLDOUT_FOLD, folds
 from chimera_train.traces.store import Traces
 
@@ -163,37 +164,19 @@ def _check_every_model(
 
 
 def _stages(traces: Traces, programs: pd.DataFrame) -> pd.DataFrame:
-    """Completed stages in the order of ``programs`` (row number in ``position``), with ŷ's inputs.
-
-    As in training: the text is the user message, or the question where it was not stored; tokens of
-    the system message that were not recorded count as 0, those of the user message as the rest of
-    the prompt.
-    """
+    """The history of ``programs`` in their order, with the row number of each in ``position``."""
     position = pd.Series(programs.index, index=programs["program_id"])
-    stages = traces.stages[traces.stages["error"].isna()]
-    stages = stages[stages["program_id"].isin(position.index)]
+    stages = stage_history(replace(traces, programs=programs))
     stages = stages.assign(position=stages["program_id"].map(position))
-    stages = stages.sort_values(["position", "stage_index"]).reset_index(drop=True)
+    # Stable, since the stages of a program are in order already.
+    stages = stages.sort_values("position", kind="stable").reset_index(drop=True)
     empty = stages[(stages["output_tokens"] < 1) | (stages["prompt_tokens"] < 1)]
     if not empty.empty:
         raise DataError(
             f"Stage '{empty['stage'].iloc[0]}' of program '{empty['program_id'].iloc[0]}' has no"
             " prompt or no output tokens, which no engine can run: leave the program out."
         )
-    program = programs.loc[stages["position"]].reset_index(drop=True)
-    question_text = traces.questions.drop_duplicates("question_id").set_index("question_id")["text"]
-    system_tokens = stages["system_tokens"].fillna(0).astype(np.int64)
-    output = stages.groupby("position")["output_tokens"]
-    return stages.assign(
-        model=program["model"],
-        workflow=program["workflow"],
-        text=stages["user_text"].fillna(program["question_id"].map(question_text)).fillna(""),
-        system_tokens=system_tokens,
-        user_tokens=stages["user_tokens"]
-        .fillna(stages["prompt_tokens"] - system_tokens)
-        .astype(np.int64),
-        generated_tokens=output.cumsum() - stages["output_tokens"],
-    )
+    return stages
 
 
 def _confidence(

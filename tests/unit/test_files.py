@@ -4,7 +4,13 @@ from pathlib import Path
 import pytest
 
 from chimera_train.errors import DataError
-from chimera_train.files import atomic_path, read_json, write_json, write_text
+from chimera_train.files import (
+    atomic_path,
+    read_json,
+    replaced_directory,
+    write_json,
+    write_text,
+)
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -52,3 +58,39 @@ def test_unusable_json_is_a_data_error(tmp_path: Path, content: bytes | None, re
         path.write_bytes(content)
     with pytest.raises(DataError, match=reason):
         read_json(path)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_directory_is_replaced_whole_or_not_at_all(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    directory = tmp_path / "parent" / "result"
+    with replaced_directory(directory) as new:
+        write_text(new / "old.txt", "1")
+    with pytest.raises(error), replaced_directory(directory) as new:
+        write_text(new / "half.txt", "2")
+        raise error
+    assert [path.name for path in directory.iterdir()] == ["old.txt"]
+    with replaced_directory(directory) as new:
+        write_text(new / "new.txt", "3")
+    assert [path.name for path in directory.iterdir()] == ["new.txt"]
+    assert list(directory.parent.iterdir()) == [directory]
+
+
+def test_a_directory_that_cannot_take_its_place_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "result"
+    with replaced_directory(directory) as new:
+        write_text(new / "old.txt", "1")
+    rename = Path.rename
+
+    def refusing(self: Path, target: Path) -> Path:
+        if self.name == "new":
+            raise OSError("no space")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refusing)
+    with pytest.raises(OSError, match="no space"), replaced_directory(directory):
+        pass
+    assert [path.name for path in directory.iterdir()] == ["old.txt"]

@@ -1,0 +1,49 @@
+"""Stages as they were when they arrived: what a predictor may know of each, in one table.
+
+Training and simulation both read it, so that a predictor is asked in a simulation exactly what it
+was trained on.
+"""
+
+import pandas as pd
+
+from chimera_train.traces.store import Traces
+
+__all__ = ["stage_history"]
+
+
+def stage_history(traces: Traces) -> pd.DataFrame:
+    """One row per completed stage of the programs in ``traces``, in program and stage order.
+
+    Columns: program_id, question_id, model, workflow, stage, text, system_tokens, user_tokens,
+    prompt_tokens, output_tokens, generated_tokens (by earlier stages).
+
+    ``text`` is the stage's user message; where it was not stored, the question; where neither was,
+    empty. System tokens that were not recorded count as 0, user tokens as the rest of the prompt.
+    """
+    programs = traces.programs.set_index("program_id")
+    stages = traces.stages[traces.stages["error"].isna()]
+    stages = stages[stages["program_id"].isin(programs.index)]
+    stages = stages.sort_values(["program_id", "stage_index"]).reset_index(drop=True)
+    program = programs.loc[stages["program_id"]].reset_index()
+    question_text = traces.questions.drop_duplicates("question_id").set_index("question_id")["text"]
+    system = stages["system_tokens"].fillna(0).astype("int64")
+    output = stages["output_tokens"].astype("int64")
+    return pd.DataFrame(
+        {
+            "program_id": stages["program_id"],
+            "question_id": program["question_id"],
+            "model": program["model"],
+            "workflow": program["workflow"],
+            "stage": stages["stage"],
+            "text": stages["user_text"]
+            .fillna(program["question_id"].map(question_text))
+            .fillna(""),
+            "system_tokens": system,
+            "user_tokens": stages["user_tokens"]
+            .fillna(stages["prompt_tokens"] - system)
+            .astype("int64"),
+            "prompt_tokens": stages["prompt_tokens"],
+            "output_tokens": output,
+            "generated_tokens": output.groupby(stages["program_id"]).cumsum() - output,
+        }
+    )
