@@ -67,9 +67,14 @@ def test_a_directory_is_replaced_whole_or_not_at_all(
     directory = tmp_path / "parent" / "result"
     with replaced_directory(directory) as new:
         write_text(new / "old.txt", "1")
-    with pytest.raises(error), replaced_directory(directory) as new:
-        write_text(new / "half.txt", "2")
-        raise error
+
+    def interrupted() -> None:
+        with replaced_directory(directory) as new:
+            write_text(new / "half.txt", "2")
+            raise error
+
+    with pytest.raises(error):
+        interrupted()
     assert [path.name for path in directory.iterdir()] == ["old.txt"]
     with replaced_directory(directory) as new:
         write_text(new / "new.txt", "3")
