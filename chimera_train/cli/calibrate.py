@@ -12,6 +12,7 @@ from chimera_train.output import Output, table
 __all__ = ["register"]
 
 _REGIMES = ("overall", "decode_only", "prefill_only", "mixed")
+_REPEATS = "same batch again"
 
 
 def register(app: typer.Typer) -> None:
@@ -93,6 +94,9 @@ def calibrate(
 
 def _summary(document: Mapping[str, Any], out: Path) -> list[Any]:
     judged = {**document["baselines"], document["kind"]: document}
+    repeats = document["repeatability"]
+    if repeats is not None:
+        judged[_REPEATS] = repeats
     stalls = document["stalls"]
     parts: list[Any] = [
         f"{document['fitted_on']['steps']} steps; errors in % on held-out batch shapes",
@@ -103,6 +107,10 @@ def _summary(document: Mapping[str, Any], out: Path) -> list[Any]:
                 for kind, errors in judged.items()
             ],
         ),
+        "no batch was seen twice: nothing tells how much the engine itself varies"
+        if repeats is None
+        else f"({_REPEATS}: {repeats['share']:.0%} of steps by the median of the others like them;"
+        " what it leaves is the engine's own variation)",
         "",
         table(
             ["term", "coefficient", "unit"],

@@ -10,7 +10,14 @@ from typing import Any
 from chimera_train.config import parse_settings
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import read_json, sha256
-from chimera_train.latency.fit import Floats, check_enough, cross_validate, errors, fit
+from chimera_train.latency.fit import (
+    Floats,
+    check_enough,
+    cross_validate,
+    errors,
+    fit,
+    repeatability,
+)
 from chimera_train.latency.steps import Steps
 from chimera_train.pool.schema import EngineInfo
 from chimera_train.predict.step_time import FEATURES, KINDS, SCHEMA, TERMS, coefficient_vector
@@ -91,6 +98,7 @@ def calibrate(
         },
         **errors(predicted, steps.frame),
         "baselines": {_BASELINE: errors(baseline, steps.frame)},
+        "repeatability": repeatability(steps.frame),
         "stalls": {"probability": fitted.stall_probability, "mean_ms": fitted.stall_ms},
         "overhead_ms": 0.0,
         "mean_context_tokens": None,

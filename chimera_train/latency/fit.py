@@ -38,6 +38,7 @@ __all__ = [
     "errors",
     "fit",
     "regimes",
+    "repeatability",
     "shape_folds",
 ]
 
@@ -173,6 +174,41 @@ def errors(predicted: Floats, frame: pd.DataFrame) -> dict[str, Any]:
         "bias": float(signed.mean()),
         "p90": float(np.quantile(absolute, 0.9)),
     }
+
+
+def repeatability(frame: pd.DataFrame) -> dict[str, Any] | None:
+    """``errors`` of predicting a step by the median of the other steps of the same batch.
+
+    What they leave is the variation of the engine and the machine, which no model of the batch
+    explains. Two batches are the same here if their tokens are equal and their sums over contexts
+    within about 10 %.
+
+    Returns:
+        The errors, and ``share`` of the steps whose batch was seen again; None if none was.
+    """
+    sums = [name for name in ("decode_ctx_tokens", "prefill_attn") if name in frame]
+    alike = frame[["prefill_tokens", "decode_tokens"]].join(
+        (np.log1p(frame[sums]) / np.log(1.1)).round()
+    )
+    groups = frame.groupby([alike[name] for name in alike])["step_ms"]
+    predicted = groups.transform(_median_of_others)
+    seen_again = predicted.notna()
+    if not seen_again.any():
+        return None
+    judged = errors(predicted[seen_again].to_numpy(), frame[seen_again])
+    return {"share": float(seen_again.mean()), **judged}
+
+
+def _median_of_others(times: pd.Series) -> Floats:
+    """Of each value the median of all others, shape (n,); NaN if there is no other."""
+    n = len(times)
+    if n == 1:
+        return np.array([np.nan])
+    rank = np.argsort(np.argsort(times.to_numpy(), kind="stable"))
+    ordered = np.sort(times.to_numpy())
+    # Without the value of rank r, the k-th of the others is k, or k + 1 from r on.
+    middle = [ordered[k + (rank <= k)] for k in ((n - 2) // 2, (n - 1) // 2)]
+    return np.mean(middle, axis=0)
 
 
 def _design(kind: str, frame: pd.DataFrame) -> Floats:

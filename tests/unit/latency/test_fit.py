@@ -22,6 +22,7 @@ from chimera_train.latency.fit import (
     errors,
     fit,
     regimes,
+    repeatability,
     shape_folds,
 )
 from chimera_train.latency.steps import Steps, read_steps
@@ -160,6 +161,34 @@ def test_errors_by_hand() -> None:
     )
     assert result["bias"] == pytest.approx(-17.5)
     assert result["p90"] == pytest.approx(30 + 0.7 * 20)
+
+
+def test_repeatability_by_hand() -> None:
+    frame = pd.DataFrame(
+        {
+            "prefill_tokens": [0, 0, 0, 0, 8, 8, 0],
+            "decode_tokens": [2, 2, 2, 2, 0, 0, 3],
+            "decode_ctx_tokens": [104, 105, 106, 200, 0, 0, 104],
+            "step_ms": [10.0, 20.0, 40.0, 99.0, 10.0, 8.0, 99.0],
+        }
+    )
+    result = repeatability(frame)
+    # 30, 25 and 15 for 10, 20 and 40; 8 and 10 for 10 and 8. Twice the context is another batch.
+    assert result is not None
+    assert result["share"] == pytest.approx(5 / 7)
+    assert result["mape"]["decode_only"] == pytest.approx((200 + 25 + 62.5) / 3)
+    assert result["mape"]["prefill_only"] == pytest.approx((20 + 25) / 2)
+    assert repeatability(frame[3:5]) is None
+
+
+@pytest.mark.parametrize("n", [2, 3, 8, 9])
+def test_repeatability_takes_the_median_of_the_others(n: int) -> None:
+    times = np.random.default_rng(n).integers(1, 5, n).astype(float)
+    frame = pd.DataFrame({"prefill_tokens": 1, "decode_tokens": 0, "step_ms": times})
+    medians = np.array([np.median(np.delete(times, i)) for i in range(n)])
+    result = repeatability(frame)
+    assert result is not None
+    assert result["mape"]["overall"] == pytest.approx(100 * np.mean(abs(medians / times - 1)))
 
 
 def test_too_few_steps_or_shapes(steps_frame: Make, tmp_path: Path) -> None:
