@@ -12,6 +12,7 @@ import asyncio
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from chimera_train.collect.runner import Endpoint, open_endpoint
@@ -21,7 +22,7 @@ from chimera_train.pool.schema import load_pool
 
 CONCURRENCY = 8
 TOKENS = 200
-ROUNDS = 3
+ROUNDS = 9
 
 
 async def decode(endpoint: Endpoint) -> float:
@@ -60,21 +61,22 @@ def measure(pool: Path, output: Output) -> dict[str, Any]:
         tempfile.TemporaryDirectory() as logs,
         running_pool(load_pool(pool), log_dir=Path(logs), output=output) as engines,
     ):
-        curve = []
-        alone: dict[str, float] = {}
-        for engine in engines:
-            rounds = sorted(asyncio.run(together([engine]))[0] for _ in range(ROUNDS))
-            alone[engine.spec.name] = rounds[ROUNDS // 2]
-        for busy in range(1, len(engines) + 1):
-            ratios = sorted(
-                ms / alone[engine.spec.name]
-                for _ in range(ROUNDS)
-                for engine, ms in zip(
-                    engines[:busy], asyncio.run(together(engines[:busy])), strict=True
-                )
-            )
-            curve.append(round(ratios[len(ratios) // 2], 2))
-    return {"alone_ms_per_token": alone, "slowdown": curve}
+        ratios: dict[int, list[float]] = {busy: [] for busy in range(2, len(engines) + 1)}
+        alone: dict[str, list[float]] = {engine.spec.name: [] for engine in engines}
+        # A machine's pace changes within minutes: only what one round measured is compared.
+        for _ in range(ROUNDS):
+            for engine in engines:
+                alone[engine.spec.name] += asyncio.run(together([engine]))
+            for busy, of_busy in ratios.items():
+                times = asyncio.run(together(engines[:busy]))
+                of_busy += [
+                    ms / alone[engine.spec.name][-1]
+                    for engine, ms in zip(engines, times, strict=False)
+                ]
+    return {
+        "alone_ms_per_token": {name: round(median(times), 2) for name, times in alone.items()},
+        "slowdown": [1.0, *(round(median(of_busy), 2) for of_busy in ratios.values())],
+    }
 
 
 def main() -> None:
