@@ -35,7 +35,7 @@ test: setup  ## Every test: unit, integration (real vLLM on the CPU), golden; gp
 	$(BIN)/pytest
 
 unit: setup  ## The fast tests only.
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest tests/unit -m "not integration"
 
 lint: setup
 	$(BIN)/ruff check .

@@ -13,11 +13,16 @@ from typing import Any
 
 # Set before MLflow is imported: a training run tells nobody but its own store about itself.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+# A bar for every artifact that is copied on this machine hides what the commands say themselves.
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
 import mlflow
 import mlflow.pyfunc
 import mlflow.sklearn
+import pandas as pd
 from mlflow.exceptions import MlflowException
+from mlflow.models import ModelSignature
+from mlflow.types import ColSpec, Schema
 
 from chimera_train.errors import ChimeraError
 
@@ -32,6 +37,14 @@ FOREST_TYPES = [
     "quantile_forest._quantile_forest_fast.QuantileForest",
     "sklearn.tree._tree.Tree",
 ]
+
+# What scheduler_model.py takes.
+_SCHEDULER_INPUTS = Schema(
+    [
+        ColSpec("string", "text"),
+        *(ColSpec("string", name, required=False) for name in ("system_text", "workflow", "stage")),
+    ]
+)
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
@@ -86,6 +99,8 @@ class StageRun:
             # Models-from-code: MLflow stores the source file, never a pickled object.
             python_model=str(Path(__file__).with_name("scheduler_model.py")),
             artifacts={"bundle": str(bundle)},
+            signature=ModelSignature(inputs=_SCHEDULER_INPUTS),
+            input_example=pd.DataFrame({"text": ["How many legs have three cats?"]}),
             registered_model_name=f"{EXPERIMENT}-scheduler",
             pip_requirements=["chimera-train[serve]", "mlflow", "pandas"],
         )
