@@ -35,9 +35,6 @@ def _check(
         Path | None,
         typer.Option("--log-dir", help="Where engine logs go.", show_default="a new temporary one"),
     ] = None,
-    ready_timeout_s: Annotated[
-        float, typer.Option("--ready-timeout", help="Seconds an engine may take to start.")
-    ] = 300.0,
     quiet: QuietOption = False,
 ) -> None:
     """Start or reach every engine and ask each for one short completion."""
@@ -59,7 +56,6 @@ def _check(
         engines,
         log_dir=log_dir or Path(tempfile.mkdtemp(prefix="chimera-pool-")),
         output=output,
-        ready_timeout_s=ready_timeout_s,
     )
     columns = ("name", "model", "base_url", "ready_s", "ttft_ms", "output_tokens", "vllm_version")
     output.result(

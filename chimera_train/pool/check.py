@@ -97,18 +97,14 @@ def plan_pool(pool: Pool) -> list[PlannedEngine]:
     return planned
 
 
-def check_pool(
-    pool: Pool, *, log_dir: Path, output: Output, ready_timeout_s: float
-) -> list[CheckedEngine]:
+def check_pool(pool: Pool, *, log_dir: Path, output: Output) -> list[CheckedEngine]:
     """Start or reach every engine, ask each for a short completion, and stop what was started.
 
     Raises:
         ConfigError: as :func:`chimera_train.pool.launch.running_pool`.
         EngineError: likewise, or an engine does not complete the request.
     """
-    with running_pool(
-        pool, log_dir=log_dir, output=output, ready_timeout_s=ready_timeout_s
-    ) as engines:
+    with running_pool(pool, log_dir=log_dir, output=output) as engines:
         return [_check(engine) for engine in engines]
 
 

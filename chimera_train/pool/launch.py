@@ -71,7 +71,6 @@ def running_pool(
     only: Sequence[str] | None = None,
     extra_args: Mapping[str, FlagValue] = {},
     extra_env: Mapping[str, str] = {},
-    ready_timeout_s: float = 300.0,
 ) -> Iterator[list[RunningEngine]]:
     """Yield the pool's engines, in file order, once every one of them answers.
 
@@ -88,7 +87,6 @@ def running_pool(
         only: names of the engines that are wanted; None for all.
         extra_args: vLLM flags for every engine, over those of the pool file.
         extra_env: environment variables for every engine, likewise.
-        ready_timeout_s: how long an engine may take to become healthy.
 
     Raises:
         ConfigError: before anything starts: an unknown engine, a model, interpreter, flag or port
@@ -115,7 +113,8 @@ def running_pool(
         try:
             for server in servers:
                 started.append(_start(server, log_dir))
-            _await_ready(started, output, ready_timeout_s)
+            timeouts_s = [server.ready_timeout_s for server in servers]
+            _await_ready(list(zip(started, timeouts_s, strict=True)), output)
             engines |= {engine.spec.name: engine for engine in started}
             yield [engines[spec.name] for spec in specs]
         finally:
@@ -155,6 +154,7 @@ class _Server:
     port: int
     command: list[str]
     environment: dict[str, str]
+    ready_timeout_s: float
 
 
 def _server(
@@ -167,7 +167,7 @@ def _server(
     source = resolve_model(spec.model)
     command = server_command(spec, launch, source, port, extra_args)
     environment = server_environment(launch, source, extra_env, os.environ)
-    return _Server(spec, port, command, environment)
+    return _Server(spec, port, command, environment, launch.ready_timeout_s)
 
 
 def _start(server: _Server, log_dir: Path) -> RunningEngine:
@@ -188,22 +188,23 @@ def _start(server: _Server, log_dir: Path) -> RunningEngine:
     return RunningEngine(server.spec, base_url, server.spec.model, log_path, _process=process)
 
 
-def _await_ready(engines: Sequence[RunningEngine], output: Output, timeout_s: float) -> None:
+def _await_ready(engines: Sequence[tuple[RunningEngine, float]], output: Output) -> None:
+    """Return once every engine is healthy; each comes with the seconds that it may take."""
     start = time.monotonic()
     with output.progress() as progress, http_client("http://127.0.0.1") as client:
         tasks = {
             engine.spec.name: progress.add_task(engine.spec.name, total=1, note="starting")
-            for engine in engines
+            for engine, _ in engines
         }
         waiting = list(engines)
         while waiting:
-            for engine in list(waiting):
+            for engine, timeout_s in list(waiting):
                 engine.check_alive()
                 healthy = is_healthy(client, engine.base_url)
                 elapsed_s = time.monotonic() - start
                 if healthy:
                     engine.ready_s = elapsed_s
-                    waiting.remove(engine)
+                    waiting.remove((engine, timeout_s))
                     progress.update(tasks[engine.spec.name], completed=1, note="ready")
                     output.info(f"{engine.spec.name} is ready after {elapsed_s:.0f} s")
                 elif elapsed_s > timeout_s:

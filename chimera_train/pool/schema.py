@@ -21,12 +21,14 @@ class Launch(Settings):
         args: vLLM server flags in snake case; ``true`` makes a bare flag, ``false`` a ``--no-``
             flag.
         env: environment variables added for the server process.
+        ready_timeout_s: how long the server may take from its start until it is healthy.
     """
 
     python: str | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | Literal["auto"] = "auto"
     args: dict[str, bool | int | float | str] = {}
     env: dict[str, str] = {}
+    ready_timeout_s: float = Field(900.0, gt=0)
 
 
 class Price(Settings):

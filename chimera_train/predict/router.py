@@ -6,15 +6,17 @@ per-model calibration ``sigmoid(scale · logit + bias)``. Neither torch nor tran
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
+from pydantic import Field, FiniteFloat
 from tokenizers import Tokenizer
 
+from chimera_train.config import Settings, load_manifest
 from chimera_train.errors import DataError
-from chimera_train.files import read_json, sha256
+from chimera_train.files import sha256
 
 __all__ = ["MANIFEST", "NETWORKS", "SCHEMA_VERSION", "TOKENIZER", "OnnxRouter"]
 
@@ -24,6 +26,26 @@ TOKENIZER = "tokenizer.json"
 NETWORKS = {"fp32": "model.onnx", "int8": "model.int8.onnx"}
 
 _BATCH = 32
+
+
+class Label(Settings):
+    """One output of the network and its calibration."""
+
+    model: str
+    scale: FiniteFloat
+    bias: FiniteFloat
+
+
+class RouterManifest(Settings):
+    """``router.json``. ``sha256`` covers both networks and the tokenizer."""
+
+    schema_version: int
+    labels: list[Label] = Field(min_length=1)
+    encoder: str  # what was fine-tuned
+    max_length: int = Field(gt=0)
+    precision: Literal["fp32", "int8"]  # the network that is used
+    sha256: dict[str, str]
+    metrics: dict[str, Any]
 
 
 class OnnxRouter:
@@ -87,33 +109,20 @@ class OnnxRouter:
             DataError: a file is missing, altered or malformed, or of a newer schema.
         """
         path = directory / MANIFEST
-        manifest = read_json(path)
-        try:
-            version = manifest["schema"]
-            if version > SCHEMA_VERSION:
-                raise DataError(
-                    f"{path} has schema version {version}, newer than the supported"
-                    f" {SCHEMA_VERSION}: update chimera-train."
-                )
-            models = [label["model"] for label in manifest["labels"]]
-            scale = [float(label["scale"]) for label in manifest["labels"]]
-            bias = [float(label["bias"]) for label in manifest["labels"]]
-            max_length, network = int(manifest["max_length"]), NETWORKS[manifest["precision"]]
-            digests = {name: manifest["sha256"][name] for name in (network, TOKENIZER)}
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{path} is not a router description: {error!r}.") from error
-        for name, digest in digests.items():
-            if sha256(directory / name) != digest:
+        manifest = load_manifest(path, RouterManifest, SCHEMA_VERSION)
+        network = NETWORKS[manifest.precision]
+        for name in (network, TOKENIZER):
+            if sha256(directory / name) != manifest.sha256.get(name):
                 raise DataError(
                     f"{directory / name} is not the file that {path} describes: export it again."
                 )
         return cls(
             directory / network,
             directory / TOKENIZER,
-            models,
-            max_length=max_length,
-            scale=scale,
-            bias=bias,
+            [label.model for label in manifest.labels],
+            max_length=manifest.max_length,
+            scale=[label.scale for label in manifest.labels],
+            bias=[label.bias for label in manifest.labels],
             threads=threads,
         )
 

@@ -123,7 +123,7 @@ def _write(
     write_json(
         directory / MANIFEST,
         {
-            "schema": SCHEMA_VERSION,
+            "schema_version": SCHEMA_VERSION,
             "labels": [
                 {"model": model, "scale": float(a), "bias": float(b)}
                 for model, a, b in zip(models, scale, bias, strict=True)

@@ -1,6 +1,5 @@
 """Collecting from real vLLM on the CPU: resuming after a kill, step profiles, the step tracer."""
 
-import functools
 import json
 import os
 import signal
@@ -19,7 +18,6 @@ import pytest
 import yaml
 from pandas.testing import assert_frame_equal
 
-from chimera_train.collect import steps, traces
 from chimera_train.collect.jobs import CollectSettings
 from chimera_train.collect.step_log import FILE_VARIABLE, batch_shape, read_step_log
 from chimera_train.collect.steps import REGIMES, StepsSettings, collect_steps
@@ -38,8 +36,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
 
 DEMO = Path(__file__).parents[2] / "pipelines/demo/pool.yaml"
 ENGINE = "llama"
-# Generous: the machine may be busy with other things.
-READY_TIMEOUT_S = 900.0
 TIMES = ["started_at", "program_latency_ms", "queue_ms", "ttft_ms", "e2e_ms"]
 
 
@@ -52,7 +48,6 @@ def attached(tmp_path: Path) -> Iterator[Path]:
         output=Output(quiet=True),
         only=[ENGINE],
         extra_args={"enable_per_request_metrics": True},
-        ready_timeout_s=READY_TIMEOUT_S,
     ) as (engine,):
         pool = {"name": ENGINE, "model": engine.spec.model, "base_url": engine.base_url}
         (tmp_path / "pool.yaml").write_text(yaml.safe_dump({"engines": [pool]}))
@@ -106,11 +101,8 @@ def test_a_killed_collection_resumes_to_the_same_programs_and_tokens(
     assert stages["queue_ms"].notna().all()
 
 
-def test_an_engine_that_dies_while_serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_dies_while_serving(tmp_path: Path) -> None:
     """Its engine process is killed; the server in front of it stays a moment longer."""
-    monkeypatch.setattr(
-        traces, "running_pool", functools.partial(running_pool, ready_timeout_s=READY_TIMEOUT_S)
-    )
     journal = tmp_path / "journal.jsonl"
 
     def kill() -> None:
@@ -141,11 +133,7 @@ def test_an_engine_that_dies_while_serving(tmp_path: Path, monkeypatch: pytest.M
     assert read_json(tmp_path / "provenance.json")["status"] == "partial"
 
 
-def test_a_profile_has_all_regimes_and_the_engine_as_it_resolved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    patient = functools.partial(running_pool, ready_timeout_s=READY_TIMEOUT_S)
-    monkeypatch.setattr(steps, "running_pool", patient)
+def test_a_profile_has_all_regimes_and_the_engine_as_it_resolved(tmp_path: Path) -> None:
     pool = load_pool(DEMO)
     (spec,) = [engine for engine in pool.engines if engine.name == ENGINE]
     result = collect_steps(

@@ -65,9 +65,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     logs = tmp_path_factory.mktemp("logs")
     tokenizer = tokenizer_file(MODEL)
     assert tokenizer is not None
-    with running_pool(
-        pool, log_dir=logs, output=Output(quiet=True), only=["qwen"], ready_timeout_s=800
-    ) as (engine,):
+    with running_pool(pool, log_dir=logs, output=Output(quiet=True), only=["qwen"]) as (engine,):
         scheduler = Scheduler([EngineProfile("qwen", MODEL, 10.0, 8)], Chimera())
         gateway = Gateway(
             "demo",

@@ -15,22 +15,16 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 DEMO = Path(__file__).parents[2] / "pipelines/demo/pool.yaml"
 QUIET = Output(quiet=True)
-# Generous: the machine may be busy with other things.
-READY_TIMEOUT_S = 900.0
 
 
 def test_a_pocket_engine_starts_answers_and_is_gone(tmp_path: Path) -> None:
     pool = load_pool(DEMO)
-    with running_pool(
-        pool, log_dir=tmp_path, output=QUIET, only=["qwen"], ready_timeout_s=READY_TIMEOUT_S
-    ) as (engine,):
+    with running_pool(pool, log_dir=tmp_path, output=QUIET, only=["qwen"]) as (engine,):
         processes = psutil.Process().children(recursive=True)
-        # Supervisor, API server, engine core and worker at least.
-        assert len(processes) >= 4
+        # Supervisor, API server and engine core at least.
+        assert len(processes) >= 3
         far = EngineSpec(name="far", model=engine.served_model, base_url=engine.base_url)
-        (checked,) = check_pool(
-            Pool(engines=[far]), log_dir=tmp_path, output=QUIET, ready_timeout_s=READY_TIMEOUT_S
-        )
+        (checked,) = check_pool(Pool(engines=[far]), log_dir=tmp_path, output=QUIET)
         assert checked.served_model == "package:pocket-qwen"
         assert 0 < checked.output_tokens <= 8
         assert checked.vllm_version is not None
@@ -48,7 +42,6 @@ def test_a_flag_that_vllm_refuses_is_explained(tmp_path: Path) -> None:
             output=QUIET,
             only=["qwen"],
             extra_args={"max_model_len": 100_000},
-            ready_timeout_s=READY_TIMEOUT_S,
         ),
     ):
         pass

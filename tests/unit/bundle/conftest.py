@@ -69,8 +69,9 @@ def write_router(directory: Path) -> Path:
     write(
         directory / "router.json",
         {
-            "schema": 1,
+            "schema_version": 1,
             "labels": [{"model": model, "scale": 1.0, "bias": 0.0} for model in MODELS],
+            "encoder": "small",
             "max_length": 16,
             "precision": "fp32",
             "sha256": {name: digest(directory / name) for name in names},

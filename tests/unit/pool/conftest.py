@@ -30,7 +30,13 @@ def model_dir(tmp_path: Path) -> Path:
 def stub_pool(pids_path: Path, model_dir: Path) -> Callable[..., Pool]:
     """A pool of engines called a, b, ...; keywords are environment variables of the stub."""
 
-    def make(n_engines: int = 1, *, port: int | str = "auto", **environment: str) -> Pool:
+    def make(
+        n_engines: int = 1,
+        *,
+        port: int | str = "auto",
+        ready_timeout_s: float = 60,
+        **environment: str,
+    ) -> Pool:
         env = {"PYTHONPATH": str(STUB), "STUB_PIDS": str(pids_path), **environment}
         return Pool(
             engines=[
@@ -42,6 +48,7 @@ def stub_pool(pids_path: Path, model_dir: Path) -> Callable[..., Pool]:
                         port=port,  # type: ignore[arg-type]
                         args={"max_num_seqs": 4, "enforce_eager": True},
                         env=env,
+                        ready_timeout_s=ready_timeout_s,
                     ),
                 )
                 for index in range(n_engines)

@@ -15,7 +15,7 @@ QUIET = Output(quiet=True)
 def test_every_engine_is_asked_for_a_completion(
     stub_pool: Callable[..., Pool], tmp_path: Path, model_dir: Path
 ) -> None:
-    checked = check_pool(stub_pool(2), log_dir=tmp_path / "logs", output=QUIET, ready_timeout_s=60)
+    checked = check_pool(stub_pool(2), log_dir=tmp_path / "logs", output=QUIET)
     assert [engine.name for engine in checked] == ["a", "b"]
     for engine in checked:
         assert engine.model == engine.served_model == str(model_dir)
@@ -36,7 +36,7 @@ def test_an_engine_that_refuses_the_request_is_named_with_its_answer(
         with pytest.raises(
             EngineError, match=r"Engine 'far' answered .* 404: (.|\n)*no such model"
         ):
-            check_pool(Pool(engines=[far]), log_dir=tmp_path, output=QUIET, ready_timeout_s=60)
+            check_pool(Pool(engines=[far]), log_dir=tmp_path, output=QUIET)
 
 
 def test_a_plan_says_what_would_run_and_starts_nothing(

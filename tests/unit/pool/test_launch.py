@@ -125,10 +125,10 @@ def test_an_engine_that_ends_while_starting_shows_its_last_lines(
 def test_an_engine_that_is_not_ready_in_time_is_stopped(
     stub_pool: MakePool, logs: Path, pids: Pids
 ) -> None:
-    pool = stub_pool(STUB_MISHAP="hang")
+    pool = stub_pool(STUB_MISHAP="hang", ready_timeout_s=0.5)
     with (
         pytest.raises(EngineError, match=r"Engine 'a' was not ready after 0\.5 s"),
-        running_pool(pool, log_dir=logs, output=QUIET, ready_timeout_s=0.5),
+        running_pool(pool, log_dir=logs, output=QUIET),
     ):
         pass
     assert all(not Path(f"/proc/{pid}").exists() for pid in pids())

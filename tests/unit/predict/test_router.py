@@ -68,11 +68,13 @@ def _write_router(directory: Path, **changes: Any) -> Path:
     _write_network(directory / NETWORKS["fp32"], TABLE)
     _write_network(directory / NETWORKS["int8"], -TABLE)
     manifest = {
-        "schema": 1,
+        "schema_version": 1,
         "labels": LABELS,
+        "encoder": "small",
         "max_length": MAX_LENGTH,
         "precision": "fp32",
         "sha256": {name: sha256(directory / name) for name in (*NETWORKS.values(), TOKENIZER)},
+        "metrics": {},
     }
     (directory / MANIFEST).write_text(json.dumps(manifest | changes))
     return directory
@@ -178,13 +180,13 @@ def _garble(name: str) -> Callable[[Path], None]:
         (_alter(TOKENIZER), r"tokenizer\.json is not the file that"),
         (_garble("model.onnx"), r"model\.onnx is not a usable ONNX file"),
         (_garble(TOKENIZER), r"tokenizer\.json is not a usable tokenizer"),
-        (_set(schema=2), r"schema version 2, newer .* update chimera-train"),
-        (_set(schema="two"), "not a router description"),
-        (_set(labels=[{"model": "a"}]), "not a router description"),
-        (_set(labels=[{"model": "a", "scale": "x", "bias": 0}]), "not a router description"),
-        (_set(precision="../../etc/passwd"), "not a router description"),
+        (_set(schema_version=2), r"schema version 2, newer .* update chimera-train"),
+        (_set(schema_version="two"), "schema_version: input should be a valid integer"),
+        (_set(labels=[{"model": "a"}]), r"labels\.0\.scale: field required"),
+        (_set(labels=[{"model": "a", "scale": "x", "bias": 0}]), r"labels\.0\.scale: input should"),
+        (_set(precision="../../etc/passwd"), "precision: input should be"),
         (_set(labels=LABELS[:1]), "1 label"),
-        (lambda directory: (directory / MANIFEST).write_text("[]"), "not a router description"),
+        (lambda directory: (directory / MANIFEST).write_text("[]"), "the file: input should be"),
         (lambda directory: (directory / MANIFEST).write_text("{"), "not valid JSON"),
     ],
 )
