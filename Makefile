@@ -54,4 +54,5 @@ constraints: setup
 	mv constraints.new constraints.txt
 
 clean:
+	find chimera_train -name '*.nb[ci]' -delete
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -38,8 +38,13 @@ def calibrate(
         typer.Option("--engine-name", help="Which engine's steps, where there are several."),
     ] = None,
     model: Annotated[
-        str, typer.Option("--model", help="Kind of step-time model: eq9, or tokens (baseline).")
-    ] = "eq9",
+        str,
+        typer.Option(
+            "--model",
+            help="Kind of step-time model: tokens, eq9, eq9-plus or table; auto takes the simplest"
+            " that predicts held-out steps as well as the best.",
+        ),
+    ] = "auto",
     traces: Annotated[
         Path | None,
         typer.Option(
@@ -57,7 +62,7 @@ def calibrate(
     track: TrackOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Fit a step-time model on measured steps and judge it on batch shapes it has not seen."""
+    """Fit a step-time model on measured steps and judge it on contexts and batches not seen."""
     from chimera_train.files import write_json
     from chimera_train.latency import calibrate as calibration
     from chimera_train.latency.steps import read_steps
@@ -74,7 +79,7 @@ def calibrate(
     with tracked(track, f"calibrate {out.stem}", {"kind": model, "steps": steps}) as run:
         result = calibration.calibrate(
             measured,
-            kind=model,
+            kind=None if model == "auto" else model,
             engine=None if engine is None else calibration.read_engine(engine),
             traces=traces,
         )
@@ -94,17 +99,17 @@ def calibrate(
 
 def _summary(document: Mapping[str, Any], out: Path) -> list[Any]:
     judged = {**document["baselines"], document["kind"]: document}
+    judged = dict(sorted(judged.items(), key=lambda entry: -entry[1]["mape"]["overall"]))
     repeats = document["repeatability"]
-    if repeats is not None:
-        judged[_REPEATS] = repeats
     stalls = document["stalls"]
     parts: list[Any] = [
-        f"{document['fitted_on']['steps']} steps; errors in % on held-out batch shapes",
+        f"{document['fitted_on']['steps']} steps; errors in % on steps of contexts not seen, and"
+        f" of batch shapes not seen; {document['kind']} is used",
         table(
-            ["model", "overall", "decode-only", "prefill-only", "mixed", "bias", "p90"],
+            ["model", "overall", "decode-only", "prefill-only", "mixed", "shapes", "bias", "p90"],
             [
-                [kind, *(errors["mape"][name] for name in _REGIMES), errors["bias"], errors["p90"]]
-                for kind, errors in judged.items()
+                *([kind, *_figures(errors)] for kind, errors in judged.items()),
+                *([[_REPEATS, *_figures(repeats)]] if repeats else []),
             ],
         ),
         "no batch was seen twice: nothing tells how much the engine itself varies"
@@ -116,6 +121,7 @@ def _summary(document: Mapping[str, Any], out: Path) -> list[Any]:
             ["term", "coefficient", "unit"],
             [[term["name"], term["coefficient"], term["unit"]] for term in document["terms"]],
         ),
+        *_describe_table(document["table"]),
         "",
         f"stalls: {stalls['probability']:.2%} of steps, {stalls['mean_ms']:.4g} ms each",
     ]
@@ -127,3 +133,23 @@ def _summary(document: Mapping[str, Any], out: Path) -> list[Any]:
             f" {document['mean_context_source']})"
         )
     return [*parts, f"wrote {out}"]
+
+
+def _describe_table(points: Mapping[str, Any] | None) -> list[str]:
+    if points is None:
+        return []
+    tokens, ms = points["tokens"], points["ms"]
+    return [
+        f"and a token table of {len(tokens)} points, from {ms[0]:.4g} ms at {tokens[0]:g} tokens to"
+        f" {ms[-1]:.4g} ms at {tokens[-1]:g}"
+    ]
+
+
+def _figures(errors: Mapping[str, Any]) -> list[float | None]:
+    shapes = errors.get("unseen_shapes")
+    return [
+        *(errors["mape"][name] for name in _REGIMES),
+        shapes and shapes["mape"]["overall"],
+        errors["bias"],
+        errors["p90"],
+    ]

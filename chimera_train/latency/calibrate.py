@@ -7,20 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from chimera_train.config import parse_settings
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import read_json, sha256
-from chimera_train.latency.fit import (
-    Floats,
-    check_enough,
+from chimera_train.latency.fit import REGIMES, Floats, axis_ranges, check_enough, fit
+from chimera_train.latency.judge import (
+    context_folds,
     cross_validate,
     errors,
-    fit,
     repeatability,
+    shape_folds,
 )
 from chimera_train.latency.steps import Steps
 from chimera_train.pool.schema import EngineInfo
-from chimera_train.predict.step_time import FEATURES, KINDS, SCHEMA, TERMS, coefficient_vector
+from chimera_train.predict.step_terms import KINDS, TERMS, compile_model, step_ms
+from chimera_train.predict.step_time import SCHEMA
 from chimera_train.traces.store import load_traces
 
 __all__ = [
@@ -32,7 +36,10 @@ __all__ = [
     "read_engine",
 ]
 
-_BASELINE = "tokens"
+# A model is preferred to a simpler one if its held-out errors are smaller by more than this share.
+_WORTHWHILE = 0.02
+# Numbers of tokens that leave enough for a token table when a fifth is held out.
+_MIN_TOTALS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +48,37 @@ class Calibration:
 
     Attributes:
         document: the content of the coefficient file.
-        predicted_ms: held-out prediction of every step, shape (n,).
+        predicted_ms: prediction of every step by a model that saw no step of its contexts, shape
+            (n,).
     """
 
     document: Mapping[str, Any]
     predicted_ms: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """What a kind of model predicts of every step, held out in both ways."""
+
+    unseen_contexts: Floats
+    unseen_shapes: Floats
+
+    def judge(self, frame: pd.DataFrame) -> dict[str, Any]:
+        return {
+            **errors(self.unseen_contexts, frame),
+            "unseen_shapes": errors(self.unseen_shapes, frame),
+        }
+
+
 def calibrate(
-    steps: Steps, *, kind: str, engine: EngineInfo | None, traces: Path | None = None
+    steps: Steps, *, kind: str | None, engine: EngineInfo | None, traces: Path | None = None
 ) -> Calibration:
-    """Fit a model of ``kind`` on ``steps`` and judge it and the tokens-only baseline.
+    """Fit a step-time model on ``steps``, and judge it beside every other kind.
 
     Args:
         steps: what the engine did.
-        kind: a key of ``predict.step_time.KINDS``.
+        kind: a key of ``predict.step_terms.KINDS``; None chooses the simplest whose held-out MAPE,
+            as a mean over regimes and both ways of holding out, is within 2 % of the best.
         engine: the engine's configuration. Without it the figures are still measured, but the
             load constants are null and the file cannot be used for an engine.
         traces: collected traces that say how long contexts are; None takes the decode steps' own.
@@ -65,19 +88,26 @@ def calibrate(
         DataError: a column that the kind needs was not measured, there are too few steps or batch
             shapes, or the mean context is unknown.
     """
-    if kind not in KINDS:
-        raise ConfigError(f"Unknown step-time model '{kind}': use {' or '.join(KINDS)}.")
+    if kind is not None and kind not in KINDS:
+        raise ConfigError(f"Unknown step-time model '{kind}': use auto, {', '.join(KINDS)}.")
     if traces is not None and engine is None:
         raise ConfigError(
             "Traces can only be used for a known engine: give its engine.json with --engine."
         )
-    features = [name for name in FEATURES if name in _features(kind)]
-    steps.require(features, f"the model '{kind}'")
+    if kind is not None:
+        steps.require(KINDS[kind].needs, f"the model '{kind}'")
     check_enough(steps)
 
-    fitted = fit(kind, steps.frame)
-    predicted = cross_validate(kind, steps.frame)
-    baseline = cross_validate(_BASELINE, steps.frame)
+    frame = steps.frame
+    folds = context_folds(frame), shape_folds(frame)
+    candidates = {
+        name: _Candidate(*(cross_validate(name, frame, held_out) for held_out in folds))
+        for name in KINDS
+        if name == kind or _is_possible(name, frame)
+    }
+    judged = {name: candidate.judge(frame) for name, candidate in candidates.items()}
+    kind = kind or _simplest_good(judged)
+    fitted = fit(kind, frame)
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "kind": kind,
@@ -85,20 +115,18 @@ def calibrate(
             {"name": name, "unit": TERMS[name].unit, "coefficient": coefficient}
             for name, coefficient in fitted.terms.items()
         ],
+        "table": None,
         "engine": None,
         "device": None,
         "fitted_on": {
-            "steps": len(steps.frame),
+            "steps": len(frame),
             "source": str(steps.source),
             "sha256": sha256(steps.source),
-            "ranges": {
-                name: [float(steps.frame[name].min()), float(steps.frame[name].max())]
-                for name in features
-            },
+            "ranges": axis_ranges(frame),
         },
-        **errors(predicted, steps.frame),
-        "baselines": {_BASELINE: errors(baseline, steps.frame)},
-        "repeatability": repeatability(steps.frame),
+        **judged.pop(kind),
+        "baselines": judged,
+        "repeatability": repeatability(frame),
         "stalls": {"probability": fitted.stall_probability, "mean_ms": fitted.stall_ms},
         "overhead_ms": 0.0,
         "mean_context_tokens": None,
@@ -106,12 +134,17 @@ def calibrate(
         "max_batch_size": None,
         "decode_ms_per_token": None,
     }
+    tokens, ms = fitted.table
+    if tokens:
+        document["table"] = {"tokens": list(tokens), "ms": list(ms)}
     if engine is not None:
         if traces is None:
             context = mean_context_of_steps(steps)
         else:
             context = mean_context_of_traces(traces, engine.model)
-        max_batch_size, decode_ms_per_token = load_constants(fitted.terms, engine, context)
+        max_batch_size, decode_ms_per_token = load_constants(
+            compile_model(fitted.terms, fitted.table), engine, context
+        )
         document |= {
             "engine": engine.model_dump(),
             "device": engine.device,
@@ -120,22 +153,43 @@ def calibrate(
             "max_batch_size": max_batch_size,
             "decode_ms_per_token": decode_ms_per_token,
         }
-    return Calibration(document, predicted)
+    return Calibration(document, candidates[kind].unseen_contexts)
+
+
+def _is_possible(kind: str, frame: pd.DataFrame) -> bool:
+    """Whether the steps have what ``kind`` needs, whichever fold is held out."""
+    totals = (frame["prefill_tokens"] + frame["decode_tokens"]).nunique()
+    has_table = KINDS[kind].table is not None
+    return set(KINDS[kind].needs) <= set(frame) and (not has_table or totals >= _MIN_TOTALS)
+
+
+def _simplest_good(judged: Mapping[str, Mapping[str, Any]]) -> str:
+    def score(errors: Mapping[str, Any]) -> float:
+        mapes = [
+            held_out["mape"][regime]
+            for held_out in (errors, errors["unseen_shapes"])
+            for regime in REGIMES
+        ]
+        return float(np.mean([mape for mape in mapes if mape is not None]))
+
+    scores = {kind: score(errors) for kind, errors in judged.items()}
+    good = min(scores.values()) * (1 + _WORTHWHILE)
+    return next(kind for kind in KINDS if kind in scores and scores[kind] <= good)
 
 
 def load_constants(
-    terms: Mapping[str, float], engine: EngineInfo, mean_context_tokens: float
+    compiled: Floats, engine: EngineInfo, mean_context_tokens: float
 ) -> tuple[int, float]:
     """Chimera's constants of an engine (§3.5): ``max_batch_size`` and ``decode_ms_per_token``.
 
     The first is the number of sequences of mean context that the KV cache holds, at most
     max_num_seqs and at least 1; the second the time of a decode-only step of that many. Every
     sequence gains one token in such a step, so it is the time per token and sequence.
+    ``compiled`` is the model as ``compile_model`` makes it.
     """
     kv_tokens = engine.num_kv_blocks * engine.block_size
     batch = max(1, min(engine.max_num_seqs, int(kv_tokens // mean_context_tokens)))
-    const, _, decode, context, _ = coefficient_vector(terms)
-    return batch, float(const + batch * (decode + context * mean_context_tokens))
+    return batch, float(step_ms(compiled, 0.0, batch, batch * mean_context_tokens, 0.0))
 
 
 def mean_context_of_traces(directory: Path, model: str) -> float:
@@ -169,8 +223,3 @@ def read_engine(path: Path) -> EngineInfo:
         ConfigError: a field is missing, unknown or of a wrong type.
     """
     return parse_settings(read_json(path), EngineInfo, str(path))
-
-
-def _features(kind: str) -> set[str]:
-    """The measured columns that the terms of a kind are made of."""
-    return {feature for name in KINDS[kind] for feature in TERMS[name].features} - {"const"}

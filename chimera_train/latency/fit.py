@@ -1,4 +1,4 @@
-"""Fitting a linear step-time model, and judging it on batch shapes it has not seen.
+"""Fitting a step-time model.
 
 Three properties of step data decide the method (SFS §4 gives the terms, Eq. 9):
 
@@ -11,14 +11,13 @@ Three properties of step data decide the method (SFS §4 gives the terms, Eq. 9)
   measurements, which biases the fit low, so a second fit without the stalls divides by the
   *predicted* time.
 
-Coefficients are not negative: no batch becomes faster by growing.
+Coefficients are not negative and the token table never falls: no batch becomes faster by growing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,23 +26,11 @@ from scipy.optimize import nnls
 
 from chimera_train.errors import DataError
 from chimera_train.latency.steps import Steps
-from chimera_train.predict.step_time import KINDS, TERMS
+from chimera_train.predict.step_terms import COUNTS, KINDS, compile_model, step_ms_of_each
 
-__all__ = [
-    "N_FOLDS",
-    "REGIMES",
-    "Fit",
-    "check_enough",
-    "cross_validate",
-    "errors",
-    "fit",
-    "regimes",
-    "repeatability",
-    "shape_folds",
-]
+__all__ = ["REGIMES", "Fit", "Floats", "axis_ranges", "check_enough", "fit", "predict", "regimes"]
 
 REGIMES = ("decode_only", "prefill_only", "mixed")
-N_FOLDS = 5
 
 _MIN_STEPS = 30
 _MIN_SHAPES = 3
@@ -52,8 +39,14 @@ _FULL_WEIGHT_STEPS = 20
 # A step that takes more than twice its predicted time is a stall. A percentile would declare the
 # same share of stalls on every engine, whether it stalls or not.
 _STALL_RATIO = 2.0
+# Points of a free token table: at most so many, and so many steps to each.
+_MAX_POINTS = 64
+_STEPS_PER_POINT = 20
+# A knee is looked for among so many numbers of tokens, and then among so many between those.
+_KNEES_TRIED = 12
 
 Floats = npt.NDArray[np.float64]
+Table = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +54,14 @@ class Fit:
     """A fitted model and the stalls that were left out of it.
 
     Attributes:
-        terms: coefficient by name of term, in the units of ``predict.step_time.TERMS``.
+        terms: coefficient by name of term, in the units of ``predict.step_terms.TERMS``.
+        table: the token table as ``predict.step_terms.compile_model`` takes it.
         stall_probability: share of the steps that took more than twice their predicted time.
         stall_ms: mean time of those beyond the prediction; 0 if there are none.
     """
 
     terms: Mapping[str, float]
+    table: Table
     stall_probability: float
     stall_ms: float
 
@@ -101,130 +96,117 @@ def check_enough(steps: Steps) -> None:
 def fit(kind: str, frame: pd.DataFrame) -> Fit:
     """Fit a model of ``kind`` (a key of ``KINDS``) on steps.
 
-    ``frame`` has step_ms and the features of the kind, one row a step.
+    ``frame`` has step_ms and the counts that the kind uses, one row a step.
+
+    Raises:
+        DataError: the steps have fewer than three numbers of tokens, too few for a token table.
     """
-    X = _design(kind, frame)
     measured = frame["step_ms"].to_numpy()
     regime = regimes(frame)
-
-    first = _weighted_nnls(X, measured, regime, divisor=measured)
+    points = _table_points(kind, frame)
+    X = _design(kind, frame, points)
+    first, _ = _weighted_nnls(X, measured, regime, divisor=measured)
     kept = measured <= _STALL_RATIO * (X @ first)
     # Every kept prediction is at least half its measurement, so the divisor is not 0.
-    final = _weighted_nnls(X[kept], measured[kept], regime[kept], divisor=X[kept] @ first)
+    final, _ = _weighted_nnls(X[kept], measured[kept], regime[kept], divisor=X[kept] @ first)
 
     excess = measured - X @ final
     stalled = measured > _STALL_RATIO * (X @ final)
+    names = KINDS[kind].terms
+    steps_up = final[len(names) :].tolist()
     return Fit(
-        terms=dict(zip(KINDS[kind], final.tolist(), strict=True)),
+        terms=dict(zip(names, final[: len(names)].tolist(), strict=True)),
+        table=(points, tuple(np.cumsum([0.0, *steps_up]).tolist())) if points else ((), ()),
         stall_probability=float(stalled.mean()),
         stall_ms=float(excess[stalled].mean()) if stalled.any() else 0.0,
     )
 
 
-def cross_validate(kind: str, frame: pd.DataFrame) -> Floats:
-    """Held-out predictions of every step in ms, shape (n,), by the folds of ``shape_folds``."""
-    folds = shape_folds(frame)
-    X = _design(kind, frame)
-    predicted = np.empty(len(frame))
-    for fold in range(N_FOLDS):
-        held_out = folds == fold
-        if held_out.any():
-            fitted = fit(kind, frame[~held_out])
-            predicted[held_out] = X[held_out] @ np.array(list(fitted.terms.values()))
-    return predicted
+def predict(fitted: Fit, frame: pd.DataFrame) -> Floats:
+    """The time of every step in ms, shape (n,)."""
+    return step_ms_of_each(compile_model(fitted.terms, fitted.table), *_counts(frame))
 
 
-def shape_folds(frame: pd.DataFrame) -> npt.NDArray[np.int64]:
-    """The fold of every step, shape (n,): steps of one batch shape are always in the same.
-
-    The shape of a batch is its pair (prefill tokens, decode tokens). An engine repeats a shape in
-    hundreds of steps that differ by one token of context each, so a split by step would test on
-    the training data. Within each regime the shapes, sorted, are dealt to the folds in turn:
-    every fold holds small and large batches of every regime.
-    """
-    shapes, shape = np.unique(
-        frame[["prefill_tokens", "decode_tokens"]].to_numpy(), axis=0, return_inverse=True
-    )
-    regime = regimes(pd.DataFrame(shapes, columns=["prefill_tokens", "decode_tokens"]))
-    fold = np.empty(len(shapes), dtype=np.int64)
-    for index in range(len(REGIMES)):
-        members = np.flatnonzero(regime == index)
-        fold[members] = np.arange(len(members)) % N_FOLDS
-    return fold[shape.ravel()]
-
-
-def errors(predicted: Floats, frame: pd.DataFrame) -> dict[str, Any]:
-    """Percentage errors of predictions.
-
-    Returns:
-        ``mape`` (overall and per regime; None for a regime without steps), ``bias`` (mean signed
-        error, above 0 where steps are predicted too long) and ``p90`` of the absolute error. All
-        steps count, stalls too.
-    """
-    measured = frame["step_ms"].to_numpy()
-    signed = 100 * (predicted - measured) / measured
-    absolute = np.abs(signed)
-    regime = regimes(frame)
-    mape: dict[str, float | None] = {"overall": float(absolute.mean())}
-    for index, name in enumerate(REGIMES):
-        mine = regime == index
-        mape[name] = float(absolute[mine].mean()) if mine.any() else None
+def axis_ranges(frame: pd.DataFrame) -> dict[str, list[float]]:
+    """Smallest and largest value of each of ``AXES`` that was measured, where it is not nothing."""
+    prefill, decode = frame["prefill_tokens"], frame["decode_tokens"]
+    axes = {"prefill_tokens": prefill, "decode_tokens": decode}
+    if "prefill_attn" in frame:
+        axes["prefill_ctx"] = frame["prefill_attn"] / prefill.clip(lower=1)
+    if "decode_ctx_tokens" in frame:
+        axes["mean_decode_ctx"] = frame["decode_ctx_tokens"] / decode.clip(lower=1)
     return {
-        "mape": mape,
-        "bias": float(signed.mean()),
-        "p90": float(np.quantile(absolute, 0.9)),
+        name: [float(values[values > 0].min()), float(values.max())]
+        for name, values in axes.items()
+        if (values > 0).any()
     }
 
 
-def repeatability(frame: pd.DataFrame) -> dict[str, Any] | None:
-    """``errors`` of predicting a step by the median of the other steps of the same batch.
+def _table_points(kind: str, frame: pd.DataFrame) -> tuple[float, ...]:
+    """The numbers of tokens that the token table is given at; none for a kind without one."""
+    table = KINDS[kind].table
+    if table is None:
+        return ()
+    totals = np.unique(frame["prefill_tokens"] + frame["decode_tokens"]).astype(float)
+    if len(totals) < 3:
+        raise DataError(
+            f"{len(totals)} different numbers of tokens are too few for a model of kind '{kind}':"
+            " at least 3 are needed."
+        )
+    if table == "free":
+        return _spread(totals, max(3, min(_MAX_POINTS, len(frame) // _STEPS_PER_POINT)))
 
-    What they leave is the variation of the engine and the machine, which no model of the batch
-    explains. Two batches are the same here if their tokens are equal and their sums over contexts
-    within about 10 %.
+    # The bend is at the first point; the second only says where the slope is read off.
+    measured, regime = frame["step_ms"].to_numpy(), regimes(frame)
 
-    Returns:
-        The errors, and ``share`` of the steps whose batch was seen again; None if none was.
+    def loss(knee: float) -> float:
+        X = _design(kind, frame, (knee, 2 * knee))
+        return _weighted_nnls(X, measured, regime, divisor=measured)[1]
+
+    tried = _spread(totals[1:-1], _KNEES_TRIED)
+    best = tried.index(min(tried, key=loss))
+    low, high = tried[max(best - 1, 0)], tried[min(best + 1, len(tried) - 1)]
+    knee = min(_spread(totals[(totals >= low) & (totals <= high)], _KNEES_TRIED), key=loss)
+    return knee, 2 * knee
+
+
+def _spread(values: Floats, most: int) -> tuple[float, ...]:
+    """At most ``most`` of the sorted ``values``, evenly by rank, the outermost included."""
+    ranks = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
+    return tuple(values[ranks].tolist())
+
+
+def _design(kind: str, frame: pd.DataFrame, points: tuple[float, ...]) -> Floats:
+    """What each coefficient of the model is multiplied by, shape (n, n_coefficients).
+
+    That is what the model predicts when the coefficient is 1 and all others are 0. After those of
+    the terms come the steps of the table: by how much it rises from one point to the next.
     """
-    sums = [name for name in ("decode_ctx_tokens", "prefill_attn") if name in frame]
-    alike = frame[["prefill_tokens", "decode_tokens"]].join(
-        (np.log1p(frame[sums]) / np.log(1.1)).round()
-    )
-    groups = frame.groupby([alike[name] for name in alike])["step_ms"]
-    predicted = groups.transform(_median_of_others)
-    seen_again = predicted.notna()
-    if not seen_again.any():
-        return None
-    judged = errors(predicted[seen_again].to_numpy(), frame[seen_again])
-    return {"share": float(seen_again.mean()), **judged}
+    counts = _counts(frame)
+    models = [compile_model({name: 1.0}) for name in KINDS[kind].terms]
+    for j in range(1, len(points)):
+        rises_at_j = [float(i >= j) for i in range(len(points))]
+        models.append(compile_model({}, (points, rises_at_j)))
+    return np.column_stack([step_ms_of_each(model, *counts) for model in models])
 
 
-def _median_of_others(times: pd.Series) -> Floats:
-    """Of each value the median of all others, shape (n,); NaN if there is no other."""
-    n = len(times)
-    if n == 1:
-        return np.array([np.nan])
-    rank = np.argsort(np.argsort(times.to_numpy(), kind="stable"))
-    ordered = np.sort(times.to_numpy())
-    # Without the value of rank r, the k-th of the others is k, or k + 1 from r on.
-    middle = [ordered[k + (rank <= k)] for k in ((n - 2) // 2, (n - 1) // 2)]
-    return np.mean(middle, axis=0)
-
-
-def _design(kind: str, frame: pd.DataFrame) -> Floats:
-    """Values of the kind's terms, shape (n, n_terms)."""
-    values = frame.assign(const=1.0)
-    columns = [values[list(TERMS[name].features)].sum(axis=1) for name in KINDS[kind]]
-    return np.column_stack(columns)
+def _counts(frame: pd.DataFrame) -> list[Floats]:
+    # A count that was not measured is used by no term of the kind.
+    return [
+        frame[name].to_numpy(dtype=np.float64) if name in frame else np.zeros(len(frame))
+        for name in COUNTS
+    ]
 
 
 def _weighted_nnls(
     X: Floats, measured: Floats, regime: npt.NDArray[np.int64], *, divisor: Floats
-) -> Floats:
+) -> tuple[Floats, float]:
+    """The coefficients, shape (n_coefficients,), and the norm of what they leave."""
     counts = np.bincount(regime, minlength=len(REGIMES))
     weight = 1 / np.sqrt(np.maximum(counts, _FULL_WEIGHT_STEPS)[regime]) / divisor
     weighted = X * weight[:, None]
     # Columns differ by seven orders of magnitude; nnls stops by an absolute tolerance.
     scale = np.linalg.norm(weighted, axis=0)
-    coefficients, _ = nnls(weighted / scale, measured * weight)
-    return coefficients / scale
+    scale[scale == 0] = 1.0  # no step has anything of it: its coefficient becomes 0
+    coefficients, loss = nnls(weighted / scale, measured * weight)
+    return coefficients / scale, float(loss)

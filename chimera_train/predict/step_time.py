@@ -1,20 +1,19 @@
-"""The step-time model at run time: a coefficient file, checked by name, as one linear form.
+"""The step-time model at run time: a coefficient file, checked by name, and its predictions.
 
-    T = const + β·prefill_tokens + β·decode_tokens + β·decode_ctx_tokens + β·prefill_attn   (ms)
-
-which is Eq. 9 of SFS (§4) with β1 split by kind of token. Coefficients are stored and looked up by
-the name of their term, never by position, and a file is only used for the engine it was fitted on:
-a published post-mortem traces step times 107 to 257 times too high, and a policy that silently
-degenerated, to coefficients applied to the wrong features.
+Coefficients are stored and looked up by the name of their term (``step_terms``), never by position,
+and a file is only used for the engine it was fitted on: a published post-mortem traces step times
+107 to 257 times too high, and a policy that silently degenerated, to coefficients applied to the
+wrong features.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,57 +23,11 @@ from chimera_train.config import parse_settings
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import read_json
 from chimera_train.pool.schema import EngineInfo
+from chimera_train.predict.step_terms import KINDS, TERMS, compile_model, step_ms_of_each
 
-__all__ = [
-    "FEATURES",
-    "KINDS",
-    "SCHEMA",
-    "TERMS",
-    "StepTimeModel",
-    "Term",
-    "coefficient_vector",
-]
+__all__ = ["SCHEMA", "StepTimeModel"]
 
 SCHEMA = 1
-
-FEATURES = ("const", "prefill_tokens", "decode_tokens", "decode_ctx_tokens", "prefill_attn")
-"""The order of :meth:`StepTimeModel.coefficients`; ``const`` is 1 in every step."""
-
-
-class Term(NamedTuple):
-    """A term of a model: the unit of its coefficient and the features it is the sum of."""
-
-    unit: str
-    features: tuple[str, ...]
-
-
-TERMS: Mapping[str, Term] = {
-    "const": Term("ms", ("const",)),
-    "tokens": Term("ms/token", ("prefill_tokens", "decode_tokens")),
-    "prefill_tokens": Term("ms/token", ("prefill_tokens",)),
-    "decode_tokens": Term("ms/token", ("decode_tokens",)),
-    "decode_ctx_tokens": Term("ms/token", ("decode_ctx_tokens",)),
-    "prefill_attn": Term("ms/token^2", ("prefill_attn",)),
-}
-
-KINDS: Mapping[str, tuple[str, ...]] = {
-    "tokens": ("const", "tokens"),
-    "eq9": FEATURES,
-}
-"""The terms of each kind of model.
-
-Eq. 9 has one β1 for all tokens. Here it is split: on an 8B model both forms are equally good (held
-out, 8.8 against 8.7 %), but for the 0.6B model of SFS a decode token costs eight prefill tokens.
-"""
-
-
-def coefficient_vector(terms: Mapping[str, float]) -> npt.NDArray[np.float64]:
-    """Coefficients of ``FEATURES``, shape (5,), from coefficients of named terms."""
-    vector = np.zeros(len(FEATURES))
-    for name, coefficient in terms.items():
-        for feature in TERMS[name].features:
-            vector[FEATURES.index(feature)] += coefficient
-    return vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +35,16 @@ class StepTimeModel:
     """Step times of one engine.
 
     Attributes:
-        kind: a key of ``KINDS``.
-        terms: coefficient of each term by name, in the units of ``TERMS``.
+        kind: a key of ``step_terms.KINDS``.
+        terms: coefficient of each term by name, in the units of ``step_terms.TERMS``.
         engine: the configuration the coefficients are valid for.
         overhead_ms: added to every step on top of the fit; 0 as calibrated.
         decode_ms_per_token: time of a decode-only step of ``max_batch_size`` sequences at the mean
             context, which is the time per token of each sequence (Chimera §3.5).
         max_batch_size: sequences the engine decodes at once at the mean context (Chimera §3.5).
-        ranges: smallest and largest value of each feature in the fitted steps; beyond them the
-            model extrapolates.
+        ranges: smallest and largest value of each of ``step_terms.AXES`` in the fitted steps;
+            beyond them the model extrapolates.
+        table: the token table as ``compile_model`` takes it; empty for kinds without one.
     """
 
     kind: str
@@ -100,6 +54,7 @@ class StepTimeModel:
     decode_ms_per_token: float
     max_batch_size: int
     ranges: Mapping[str, tuple[float, float]]
+    table: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
 
     @classmethod
     def load(cls, path: Path, *, expect: EngineInfo | None = None) -> StepTimeModel:
@@ -111,7 +66,8 @@ class StepTimeModel:
 
         Raises:
             DataError: the file is malformed or of a newer schema; its terms are not exactly those
-                of its kind, with their units and finite, non-negative coefficients; it was fitted
+                of its kind, with their units and finite, non-negative coefficients; its token table
+                is missing, superfluous or falls; it was fitted
                 without an engine configuration; or its engine differs from ``expect``, in which
                 case every differing field is named.
         """
@@ -148,17 +104,16 @@ class StepTimeModel:
             decode_ms_per_token=file.decode_ms_per_token,
             max_batch_size=file.max_batch_size,
             ranges=file.fitted_on.ranges,
+            table=_checked_table(path, file),
         )
 
-    def coefficients(self) -> npt.NDArray[np.float64]:
-        """Coefficients of ``FEATURES`` in that order, shape (5,), for compiled loops.
+    def compiled(self) -> npt.NDArray[np.float64]:
+        """The model as ``step_terms.step_ms`` takes it, for compiled loops.
 
-        ``overhead_ms`` is part of the first one, so that T = coefficients · [1, prefill_tokens,
-        decode_tokens, decode_ctx_tokens, prefill_attn] is the whole step.
+        ``overhead_ms`` is part of it: what it predicts is the whole step.
         """
-        vector = coefficient_vector(self.terms)
-        vector[0] += self.overhead_ms
-        return vector
+        terms = {**self.terms, "const": self.terms["const"] + self.overhead_ms}
+        return compile_model(terms, self.table, self.ranges)
 
     @overload
     def step_ms(
@@ -191,14 +146,10 @@ class StepTimeModel:
             decode_ctx_tokens: Σ context over the decoding sequences.
             prefill_attn: Σ n·c + n(n+1)/2 over prefill chunks of n tokens after c computed ones.
         """
-        const, prefill, decode, context, attention = self.coefficients()
-        return (
-            const
-            + prefill * prefill_tokens
-            + decode * decode_tokens
-            + context * decode_ctx_tokens
-            + attention * prefill_attn
-        )
+        counts = np.broadcast_arrays(prefill_tokens, decode_tokens, decode_ctx_tokens, prefill_attn)
+        flat = [np.ravel(count).astype(np.float64) for count in counts]
+        times = step_ms_of_each(self.compiled(), *flat).reshape(counts[0].shape)
+        return times if times.ndim else float(times)
 
 
 class _FilePart(BaseModel):
@@ -212,6 +163,11 @@ class _FileTerm(_FilePart):
     coefficient: float
 
 
+class _Table(_FilePart):
+    tokens: list[FiniteFloat] = Field(min_length=2)
+    ms: list[FiniteFloat]
+
+
 class _FittedOn(_FilePart):
     ranges: dict[str, tuple[FiniteFloat, FiniteFloat]]
 
@@ -219,6 +175,7 @@ class _FittedOn(_FilePart):
 class _File(_FilePart):
     kind: str
     terms: list[_FileTerm]
+    table: _Table | None = None
     engine: EngineInfo
     device: str
     fitted_on: _FittedOn
@@ -231,10 +188,11 @@ def _checked_terms(path: Path, file: _File) -> dict[str, float]:
     if file.kind not in KINDS:
         raise DataError(f"{path}: unknown kind '{file.kind}', expected {' or '.join(KINDS)}.")
     names = [term.name for term in file.terms]
-    if sorted(names) != sorted(KINDS[file.kind]):
+    expected = KINDS[file.kind].terms
+    if sorted(names) != sorted(expected):
         raise DataError(
             f"{path}: a model of kind '{file.kind}' has exactly the terms"
-            f" {', '.join(KINDS[file.kind])}, but the file has {', '.join(names) or 'none'}."
+            f" {', '.join(expected)}, but the file has {', '.join(names) or 'none'}."
         )
     for term in file.terms:
         if term.unit != TERMS[term.name].unit:
@@ -248,6 +206,26 @@ def _checked_terms(path: Path, file: _File) -> dict[str, float]:
                 " finite and not negative."
             )
     return {term.name: term.coefficient for term in file.terms}
+
+
+def _checked_table(path: Path, file: _File) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if (file.table is None) != (KINDS[file.kind].table is None):
+        raise DataError(
+            f"{path}: a model of kind '{file.kind}' has"
+            f" {'no' if file.table else 'a'} token table, but the file has"
+            f" {'one' if file.table else 'none'}."
+        )
+    if file.table is None:
+        return (), ()
+    tokens, ms = file.table.tokens, file.table.ms
+    rises = all(a < b for a, b in itertools.pairwise(tokens))
+    never_falls = all(a <= b for a, b in itertools.pairwise([0.0, *ms]))
+    if not (len(tokens) == len(ms) and rises and never_falls):
+        raise DataError(
+            f"{path}: the token table needs as many ms as tokens, tokens that increase, and ms that"
+            " are not negative and never fall."
+        )
+    return tuple(tokens), tuple(ms)
 
 
 def _refuse_another_engine(path: Path, fitted: EngineInfo, expect: EngineInfo) -> None:

@@ -56,7 +56,7 @@ class SimulatedEngine:
     def __init__(self, model: StepTimeModel, capacity: int) -> None:
         info = model.engine
         self._by_priority = info.scheduling_policy == "priority"
-        self._coefficients = model.coefficients()
+        self._compiled = model.compiled()
         self._limits = np.zeros(4, dtype=np.int64)
         self._limits[step.MAX_SEQS] = info.max_num_seqs
         self._limits[step.MAX_TOKENS] = info.max_num_batched_tokens
@@ -105,7 +105,7 @@ class SimulatedEngine:
         """Run steps while there is work (see ``step.advance``): the start and ms of the last."""
         result: tuple[float, float] = step.advance(
             self._limits,
-            self._coefficients,
+            self._compiled,
             self._requests,
             self._times,
             self._queues,

@@ -24,6 +24,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from chimera_train.predict.step_terms import step_ms as predict_step_ms
+
 __all__ = [
     "ARRIVAL",
     "BLOCKS",
@@ -140,7 +142,7 @@ def end_step(
 @njit(cache=True)
 def advance(
     limits: IntArray,
-    coefficients: FloatArray,
+    compiled: FloatArray,
     requests: IntArray,
     times: FloatArray,
     queues: IntArray,
@@ -154,8 +156,8 @@ def advance(
 
     That step has begun and not ended: ``end_step`` ends it. An engine that is left alone until
     ``horizon_ms`` shows nothing but tokens before that step's end, so it is enough to stop there.
-    ``coefficients`` are those of ``StepTimeModel.coefficients``, and every step takes ``slowdown``
-    times as long.
+    ``compiled`` is the step-time model as ``step_terms.step_ms`` takes it, and every step takes
+    ``slowdown`` times as long.
 
     Returns:
         When the begun step started, and its time without slow-down (ms).
@@ -166,13 +168,7 @@ def advance(
         )
         if prefill + decode == 0:
             continue
-        step_ms = (
-            coefficients[0]
-            + coefficients[1] * prefill
-            + coefficients[2] * decode
-            + coefficients[3] * context
-            + coefficients[4] * attention
-        )
+        step_ms = predict_step_ms(compiled, prefill, decode, context, attention)
         end_ms = now_ms + step_ms * slowdown
         if end_ms >= horizon_ms or _finishes_any(requests, queues, counts):
             return now_ms, step_ms

@@ -18,7 +18,8 @@ import pytest
 from chimera_train.files import write_json
 from chimera_train.latency.calibrate import load_constants
 from chimera_train.pool.schema import EngineInfo
-from chimera_train.predict.step_time import SCHEMA, TERMS, StepTimeModel
+from chimera_train.predict.step_terms import TERMS, compile_model
+from chimera_train.predict.step_time import SCHEMA, StepTimeModel
 from chimera_train.scheduling.model import EngineProfile, Request
 from chimera_train.scheduling.policy import Chimera
 from chimera_train.scheduling.scheduler import Scheduler
@@ -59,7 +60,7 @@ def profiles(tmp_path):
             "decode_ctx_tokens": context,
             "prefill_attn": 0.0,
         }
-        batch, decode_ms = load_constants(terms, engine, MEAN_CONTEXT_TOKENS)
+        batch, decode_ms = load_constants(compile_model(terms), engine, MEAN_CONTEXT_TOKENS)
         path = tmp_path / f"{name}.json"
         write_json(
             path,

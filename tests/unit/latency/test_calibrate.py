@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import typer
@@ -22,6 +23,7 @@ from chimera_train.latency.calibrate import (
 )
 from chimera_train.latency.steps import Steps, read_steps
 from chimera_train.pool.schema import EngineInfo
+from chimera_train.predict.step_terms import KINDS, compile_model
 from chimera_train.predict.step_time import StepTimeModel
 from chimera_train.traces.store import write_table
 
@@ -36,6 +38,12 @@ def run(*arguments: object) -> tuple[str, str]:
         raise result.exception
     assert result.exit_code == 0, result.output
     return result.stdout, result.stderr
+
+
+def written(directory: Path, frame: pd.DataFrame) -> Path:
+    path = directory / "steps.csv"
+    frame.to_csv(path, index=False)
+    return path
 
 
 def steps_directory(directory: Path, frame: pd.DataFrame, engine: EngineInfo) -> Path:
@@ -78,17 +86,18 @@ def test_load_constants_by_hand(engine: EngineInfo) -> None:
     }  # fmt: skip
     # 1000 blocks of 16 tokens hold 32 contexts of 500 exactly; 32 sequences are allowed.
     # T = 8 + 32·0.25 + 32·500·0.0005 = 8 + 8 + 8
-    assert load_constants(eq9, engine, 500.0) == (32, 24.0)
+    assert load_constants(compile_model(eq9), engine, 500.0) == (32, 24.0)
     # They hold 15.99 contexts of 1000.5: 15. T = 8 + 15·0.25 + 15·1000.5·0.0005
-    batch, decode_ms_per_token = load_constants(eq9, engine, 1000.5)
+    batch, decode_ms_per_token = load_constants(compile_model(eq9), engine, 1000.5)
     assert batch == 15
     assert decode_ms_per_token == pytest.approx(8 + 3.75 + 7.50375, rel=1e-12)
+    tokens = compile_model({"const": 3.0, "tokens": 0.5})
     # Plenty of memory: max_num_seqs bounds the batch, and tokens alone have no context term.
     roomy = engine.model_copy(update={"max_num_seqs": 4, "num_kv_blocks": 10**6})
-    assert load_constants({"const": 3.0, "tokens": 0.5}, roomy, 500.0) == (4, 5.0)
+    assert load_constants(tokens, roomy, 500.0) == (4, 5.0)
     # A cache smaller than one context still serves one sequence.
     tiny = engine.model_copy(update={"num_kv_blocks": 2})
-    assert load_constants({"const": 3.0, "tokens": 0.5}, tiny, 500.0) == (1, 3.5)
+    assert load_constants(tokens, tiny, 500.0) == (1, 3.5)
 
 
 def test_mean_contexts_by_hand(tmp_path: Path) -> None:
@@ -153,16 +162,45 @@ def test_json_and_text(tmp_path: Path, steps_frame: Make, engine: EngineInfo) ->
     # E|lognormal(0, 0.05) - 1| is about 0.05·√(2/π) = 4 %.
     assert 3 < values["mape"]["overall"] < 5 < values["baselines"]["tokens"]["mape"]["overall"]
     assert {term["name"]: term["unit"] for term in values["terms"]}["const"] == "ms"
-    assert values["fitted_on"]["ranges"]["prefill_tokens"] == [0.0, 1024.0]
+    assert values["fitted_on"]["ranges"]["prefill_tokens"] == [16.0, 1024.0]
     assert {**read_json(out), "model": "eq9", "out": str(out)} == values
     assert plot.read_bytes().startswith(b"\x89PNG")
     text, _ = run("--steps", source, "--out", out)
-    assert [line.split()[0] for line in text.splitlines() if line][1:4] == [
-        "model",
-        "tokens",
-        "eq9",
-    ]
+    lines = [line.split()[0] for line in text.splitlines() if line]
+    assert lines[1] == "model"
+    assert set(lines[2:7]) == {*KINDS, "same"}
     assert "max_batch_size" in text
+
+
+@pytest.mark.parametrize(
+    ("extra_ms", "chosen"),
+    [
+        (lambda tokens: 0 * tokens, "eq9"),
+        (lambda tokens: 0.5 * (tokens - 256).clip(lower=0), "eq9-plus"),
+        (lambda tokens: 40 * np.ceil(tokens / 100), "table"),
+    ],
+)
+def test_the_simplest_model_that_is_as_good_as_the_best_is_chosen(
+    tmp_path: Path, steps_frame: Make, extra_ms: Callable[[pd.Series], pd.Series], chosen: str
+) -> None:
+    frame = steps_frame(2000)
+    tokens = frame["prefill_tokens"] + frame["decode_tokens"]
+    frame["step_ms"] = (frame["step_ms"] + extra_ms(tokens)) * np.random.default_rng(0).lognormal(
+        0, 0.05, len(frame)
+    )
+    document = calibrate(Steps(frame, written(tmp_path, frame)), kind=None, engine=None).document
+    assert document["kind"] == chosen
+    assert {*document["baselines"], chosen} == set(KINDS)
+    assert (document["table"] is None) == (chosen == "eq9")
+    assert document["mape"]["overall"] < 6
+    assert document["unseen_shapes"]["mape"]["overall"] < 8
+
+
+def test_tokens_are_all_that_can_be_fitted_on_tokens(tmp_path: Path, steps_frame: Make) -> None:
+    frame = steps_frame(300)[["prefill_tokens", "decode_tokens", "step_ms"]]
+    document = calibrate(Steps(frame, written(tmp_path, frame)), kind=None, engine=None).document
+    assert document["kind"] == "tokens"
+    assert document["baselines"] == {}
 
 
 def test_without_engine_json_figures_but_no_usable_model(tmp_path: Path, steps_frame: Make) -> None:
@@ -184,10 +222,10 @@ def test_bad_input_writes_nothing(tmp_path: Path, steps_frame: Make, engine: Eng
     out = ("--out", tmp_path / "new" / "latency.json", "--plot", tmp_path / "new" / "plot.png")
     needs = r"lacks the column\(s\) decode_ctx_tokens, prefill_attn, which the model 'eq9' needs"
     with pytest.raises(DataError, match=needs):
-        run("--steps", plain, *out)
+        run("--steps", plain, "--model", "eq9", *out)
     with pytest.raises(DataError, match="decode_ctx_tokens, which the mean context"):
         run("--steps", plain, "--model", "tokens", "--engine", steps / "engine.json", *out)
-    with pytest.raises(ConfigError, match="Unknown step-time model 'eq10': use tokens or eq9"):
+    with pytest.raises(ConfigError, match="Unknown step-time model 'eq10': use auto, tokens, eq9"):
         run("--steps", steps, "--model", "eq10", *out)
     with pytest.raises(ConfigError, match=r"give its engine\.json with --engine"):
         run("--steps", plain, "--model", "tokens", "--traces", tmp_path, *out)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from chimera_train.errors import DataError
 from chimera_train.pool.schema import EngineInfo
-from chimera_train.predict.step_time import FEATURES, KINDS, TERMS, StepTimeModel
+from chimera_train.predict.step_terms import KINDS, TERMS, step_ms
+from chimera_train.predict.step_time import StepTimeModel
 
 ENGINE: dict[str, Any] = {
     "model": "package:small",
@@ -31,7 +32,8 @@ ENGINE: dict[str, Any] = {
     "async_scheduling": True,
     "tensor_parallel_size": 1,
 }
-COEFFICIENTS = dict(zip(FEATURES, (8.0, 0.05, 0.25, 0.0005, 1e-5), strict=True))
+NAMES = KINDS["eq9"].terms
+COEFFICIENTS = dict(zip(NAMES, (8.0, 0.05, 0.25, 0.0005, 1e-5), strict=True))
 
 
 def document() -> dict[str, Any]:
@@ -67,7 +69,6 @@ def test_step_times_by_hand(write: Callable[[Any], Path]) -> None:
     # 4 sequences at 250 tokens; then with a chunk of 100 tokens after 200: 100·200 + 100·101/2.
     assert model.step_ms(0, 4, 1000, 0) == pytest.approx(8 + 1 + 0.5)
     assert model.step_ms(100, 4, 1000, 25050) == pytest.approx(8 + 5 + 1 + 0.5 + 0.2505)
-    assert model.coefficients().tolist() == [8.0, 0.05, 0.25, 0.0005, 1e-5]
     batches = np.array([[0, 4, 1000, 0], [100, 4, 1000, 25050]])
     np.testing.assert_allclose(model.step_ms(*batches.T), [9.5, 14.7505])
     assert (model.max_batch_size, model.decode_ms_per_token) == (32, 24.0)
@@ -83,10 +84,10 @@ def test_one_coefficient_for_all_tokens(write: Callable[[Any], Path]) -> None:
         ],
     }
     model = StepTimeModel.load(write(value))
-    assert model.coefficients().tolist() == [3.0, 0.5, 0.5, 0.0, 0.0]
+    assert model.step_ms(100, 4, 1000, 25050) == 3.0 + 0.5 * 104
 
 
-@given(st.permutations(range(len(FEATURES))), st.floats(0, 1e6), st.floats(0, 100))
+@given(st.permutations(range(len(NAMES))), st.floats(0, 1e6), st.floats(0, 100))
 def test_order_in_the_file_is_irrelevant_and_the_overhead_is_in_every_step(
     tmp_path_factory: pytest.TempPathFactory, order: list[int], tokens: float, overhead: float
 ) -> None:
@@ -99,7 +100,7 @@ def test_order_in_the_file_is_irrelevant_and_the_overhead_is_in_every_step(
     row = [1.0, tokens, 3.0, 7.0, 2 * tokens]
     expected = overhead + np.dot(list(COEFFICIENTS.values()), row)
     assert model.step_ms(*row[1:]) == pytest.approx(expected)
-    assert model.coefficients() @ row == pytest.approx(expected)
+    assert step_ms(model.compiled(), *row[1:]) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("field", sorted(ENGINE))
@@ -123,7 +124,7 @@ def test_every_differing_field_is_named(write: Callable[[Any], Path]) -> None:
         StepTimeModel.load(write(document()), expect=other)
 
 
-@pytest.mark.parametrize("index", range(len(FEATURES)))
+@pytest.mark.parametrize("index", range(len(NAMES)))
 @pytest.mark.parametrize("new_name", ["decode_context", *TERMS])
 def test_a_renamed_term_is_refused(write: Callable[[Any], Path], index: int, new_name: str) -> None:
     value = document()
@@ -135,7 +136,7 @@ def test_a_renamed_term_is_refused(write: Callable[[Any], Path], index: int, new
         StepTimeModel.load(write(value))
 
 
-@pytest.mark.parametrize("index", range(len(FEATURES)))
+@pytest.mark.parametrize("index", range(len(NAMES)))
 def test_a_missing_repeated_or_wrong_term_is_refused(
     write: Callable[[Any], Path], index: int
 ) -> None:
@@ -147,7 +148,7 @@ def test_a_missing_repeated_or_wrong_term_is_refused(
             StepTimeModel.load(write(value))
     seconds = document()
     seconds["terms"][index]["unit"] = "s"
-    with pytest.raises(DataError, match=f"term '{FEATURES[index]}' is in 's', expected"):
+    with pytest.raises(DataError, match=f"term '{NAMES[index]}' is in 's', expected"):
         StepTimeModel.load(write(seconds))
     for coefficient in (-1e-9, float("nan"), float("inf")):
         broken = document()
@@ -196,8 +197,40 @@ def test_not_a_coefficient_file(write: Callable[[Any], Path], tmp_path: Path) ->
         StepTimeModel.load(tmp_path / "none.json")
 
 
-def test_kinds_cover_each_feature_at_most_once() -> None:
-    for names in KINDS.values():
-        features = [feature for name in names for feature in TERMS[name].features]
-        assert len(features) == len(set(features))
-        assert set(features) <= set(FEATURES)
+def with_table(**table: Any) -> dict[str, Any]:
+    terms = [
+        {"name": name, "unit": TERMS[name].unit, "coefficient": 1.0}
+        for name in KINDS["table"].terms
+    ]
+    points = {"tokens": [16, 64, 128], "ms": [0, 2, 2.5]} | table
+    return document() | {"kind": "table", "terms": terms, "table": points}
+
+
+def test_a_token_table(write: Callable[[Any], Path]) -> None:
+    model = StepTimeModel.load(write(with_table()))
+    plain = 1.0 + 1.0 + 100.0  # const, decode_tokens, decode_ctx_tokens
+    decode = [model.step_ms(0, 1, 100, 0), model.step_ms(0, 1, 100, 0)]
+    assert decode == [plain, plain]
+    # 40 tokens are halfway to the second point, 256 twice as far behind the last as it is wide.
+    assert model.step_ms(0, 40, 0, 0) == pytest.approx(1 + 40 + 1.0)
+    assert model.step_ms(0, 256, 0, 0) == pytest.approx(1 + 256 + 2.5 + 1.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (document() | {"table": {"tokens": [1, 2], "ms": [0, 1]}}, "'eq9' has no token table"),
+        (with_table() | {"table": None}, "'table' has a token table, but the file has none"),
+        (with_table(tokens=[16, 16, 128]), "tokens that increase"),
+        (with_table(ms=[0, 2, 1]), "never fall"),
+        (with_table(ms=[-1, 2, 3]), "not negative"),
+        (with_table(ms=[0, 2]), "as many ms as tokens"),
+        (with_table(tokens=[16], ms=[0]), r"table\.tokens"),
+        (with_table(ms=[0, 1, float("nan")]), r"table\.ms"),
+    ],
+)
+def test_a_bad_token_table_is_refused(
+    write: Callable[[Any], Path], value: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        StepTimeModel.load(write(value))
