@@ -9,8 +9,8 @@ import random
 import pytest
 
 from chimera_train.pool.schema import EngineInfo
+from chimera_train.predict import engine_step
 from chimera_train.predict.step_time import StepTimeModel
-from chimera_train.simulate import step
 from chimera_train.simulate.engine import SimulatedEngine
 
 # The warnings of vLLM and torch are theirs.
@@ -147,15 +147,16 @@ def test_every_step_is_vllms(model_dir, seed):
             engine.submit(number, prompt, output, priority)
 
         scheduled = scheduler.schedule()
-        step.schedule_step(engine._limits, *arrays, float(now))
-        running = engine._queues[step.RUNNING, : engine._counts[step.N_RUNNING]]
+        engine_step.schedule_step(engine._limits, *arrays, float(now))
+        running = engine._queues[engine_step.RUNNING, : engine._counts[engine_step.N_RUNNING]]
         chunks = {
-            str(engine._request_id[slot]): engine._requests[step.CHUNK, slot] for slot in running
+            str(engine._request_id[slot]): engine._requests[engine_step.CHUNK, slot]
+            for slot in running
         }
         assert list(chunks) == [request.request_id for request in scheduler.running]
         assert {i: n for i, n in chunks.items() if n} == scheduled.num_scheduled_tokens
         free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        assert engine._counts[step.FREE_BLOCKS] == free
+        assert engine._counts[engine_step.FREE_BLOCKS] == free
 
         vllm_end_step(scheduler, scheduled, requests)
         for done in engine.end_step(now + 1.0):

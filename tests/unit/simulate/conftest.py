@@ -1,47 +1,6 @@
 import pytest
 
-from chimera_train.pool.schema import EngineInfo
-from chimera_train.predict.step_time import StepTimeModel
 from chimera_train.traces.store import write_table
-
-
-@pytest.fixture(scope="session")
-def step_time():
-    """A factory of step-time models: coefficients by name, engine limits, load constants."""
-
-    def make(
-        *, terms=None, model="m", decode_ms_per_token=10.0, max_batch_size=4, **limits
-    ) -> StepTimeModel:
-        info = {
-            "model": model,
-            "device": "test",
-            "vllm_version": "0",
-            "max_num_seqs": 4,
-            "max_num_batched_tokens": 64,
-            "max_model_len": 4096,
-            "block_size": 16,
-            "num_kv_blocks": 1025,
-            "enable_prefix_caching": False,
-            "enable_chunked_prefill": True,
-            "scheduling_policy": "priority",
-            "async_scheduling": False,
-            "tensor_parallel_size": 1,
-            **limits,
-        }
-        zeros = dict.fromkeys(
-            ["const", "prefill_tokens", "decode_tokens", "decode_ctx_tokens", "prefill_attn"], 0.0
-        )
-        return StepTimeModel(
-            kind="eq9",
-            terms={**zeros, **(terms or {"const": 10.0})},
-            engine=EngineInfo(**info),
-            overhead_ms=0.0,
-            decode_ms_per_token=decode_ms_per_token,
-            max_batch_size=max_batch_size,
-            ranges={},
-        )
-
-    return make
 
 
 @pytest.fixture(scope="session")

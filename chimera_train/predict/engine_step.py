@@ -12,8 +12,15 @@ place from a running one, however urgent it is.
 Urgency is (priority, arrival), lower first. An engine under ``fcfs`` is the case where all
 priorities are equal.
 
-Not modelled: prefix caching (every prompt is computed in full), and asynchronous scheduling, where
-a step is planned before its predecessor has ended.
+Tokens at the head of a prompt that the engine's prefix cache holds (CACHED) are not computed when
+the request is admitted: whole blocks of them, and never the prompt's last token, which has to be
+computed to yield an output. They save time and not memory: their blocks are taken from the free
+ones, as vLLM does with cached blocks that no running request refers to. Blocks that a running
+request shares would take none, but which request shares which block is not known here. A preempted
+request gets no hit when it is admitted again: how much of it survives depends on what was evicted
+since, which is not modelled either.
+
+Not modelled: asynchronous scheduling, where a step is planned before its predecessor has ended.
 
 The state of an engine is four arrays, so that the rules are compiled functions over them:
 ``requests`` and ``times`` have one column a request (its *slot*), ``queues`` holds the slots that
@@ -30,6 +37,7 @@ __all__ = [
     "ARRIVAL",
     "BLOCKS",
     "BLOCK_SIZE",
+    "CACHED",
     "CHUNK",
     "CHUNKED",
     "COMPUTED",
@@ -44,20 +52,27 @@ __all__ = [
     "PREEMPTIONS",
     "PRIORITY",
     "PROMPT",
+    "REQUEST_ROWS",
     "RUNNING",
     "START",
     "STEPS",
     "WAITING",
     "advance",
+    "blocks_of",
     "end_step",
+    "enqueue",
     "schedule_step",
+    "uncomputed",
 ]
 
 # Rows of ``requests``. CHUNK: tokens that the current step computes.
-PRIORITY, ARRIVAL, PROMPT, OUTPUT, COMPUTED, GENERATED, BLOCKS, CHUNK, PREEMPTIONS = range(9)
+PRIORITY, ARRIVAL, PROMPT, OUTPUT, CACHED, COMPUTED, GENERATED, BLOCKS, CHUNK, PREEMPTIONS = range(
+    10
+)
+REQUEST_ROWS = 10
 # Rows of ``times``, ms: the start of a request's first step and its first token; NaN until then.
 START, FIRST_TOKEN = range(2)
-# Rows of ``queues``; the running are in order of admission, the waiting in none.
+# Rows of ``queues``; the running are in order of admission, the waiting in that of urgency.
 RUNNING, WAITING = range(2)
 # Entries of ``counts``.
 N_RUNNING, N_WAITING, FREE_BLOCKS, STEPS = range(4)
@@ -90,7 +105,7 @@ def schedule_step(
     prefill_tokens, decode_tokens, decode_ctx_tokens, prefill_attn = 0, 0, 0, 0.0
     for slot in queues[RUNNING, : counts[N_RUNNING]]:
         chunk, computed = requests[CHUNK, slot], requests[COMPUTED, slot]
-        if requests[GENERATED, slot] > 0 and _uncomputed(requests, slot) == 1:
+        if requests[GENERATED, slot] > 0 and uncomputed(requests, slot) == 1:
             decode_tokens += chunk
             decode_ctx_tokens += chunk * computed
         else:
@@ -122,7 +137,7 @@ def end_step(
         chunk = requests[CHUNK, slot]
         requests[COMPUTED, slot] += chunk
         requests[CHUNK, slot] = 0
-        if chunk > 0 and _uncomputed(requests, slot) == 0:
+        if chunk > 0 and uncomputed(requests, slot) == 0:
             requests[GENERATED, slot] += 1
             if requests[GENERATED, slot] == 1:
                 times[FIRST_TOKEN, slot] = now_ms
@@ -187,10 +202,12 @@ def _schedule_running(
     position = 0
     while position < counts[N_RUNNING] and budget > 0:
         slot = running[position]
-        chunk = min(_uncomputed(requests, slot), budget)
-        missing = (
-            _blocks(requests[COMPUTED, slot] + chunk, limits[BLOCK_SIZE]) - requests[BLOCKS, slot]
-        )
+        chunk = min(uncomputed(requests, slot), budget)
+        tokens = requests[COMPUTED, slot] + chunk
+        missing = 0
+        # Most steps stay within the blocks there are, and a product is cheaper than a division.
+        if tokens > requests[BLOCKS, slot] * limits[BLOCK_SIZE]:
+            missing = blocks_of(tokens, limits[BLOCK_SIZE]) - requests[BLOCKS, slot]
         while missing > counts[FREE_BLOCKS]:
             preempted = True
             victim = _least_urgent(requests, running[: counts[N_RUNNING]])
@@ -219,59 +236,78 @@ def _admit_waiting(
     now_ms: float,
 ) -> None:
     running, waiting = queues[RUNNING], queues[WAITING]
-    while counts[N_WAITING] > 0 and budget > 0 and counts[N_RUNNING] < limits[MAX_SEQS]:
-        position = _most_urgent(requests, waiting[: counts[N_WAITING]])
-        slot = waiting[position]
-        tokens = _uncomputed(requests, slot)
-        if not limits[CHUNKED] and tokens > budget:
-            return
-        if _blocks(tokens, limits[BLOCK_SIZE]) > counts[FREE_BLOCKS]:
-            return
-        chunk = min(tokens, budget)
-        blocks = _blocks(chunk, limits[BLOCK_SIZE])
+    admitted = 0
+    while admitted < counts[N_WAITING] and budget > 0 and counts[N_RUNNING] < limits[MAX_SEQS]:
+        slot = waiting[admitted]
+        hit = _hit_tokens(requests, slot, limits[BLOCK_SIZE])
+        sequence = requests[PROMPT, slot] + requests[GENERATED, slot]
+        if not limits[CHUNKED] and sequence - hit > budget:
+            break
+        if blocks_of(sequence, limits[BLOCK_SIZE]) > counts[FREE_BLOCKS]:
+            break
+        chunk = min(sequence - hit, budget)
+        blocks = blocks_of(hit + chunk, limits[BLOCK_SIZE])
         counts[FREE_BLOCKS] -= blocks
         requests[BLOCKS, slot] = blocks
+        requests[COMPUTED, slot] = hit
         requests[CHUNK, slot] = chunk
         budget -= chunk
-        counts[N_WAITING] -= 1
-        waiting[position] = waiting[counts[N_WAITING]]
         running[counts[N_RUNNING]] = slot
         counts[N_RUNNING] += 1
+        admitted += 1
         if np.isnan(times[START, slot]):
             times[START, slot] = now_ms
+    if admitted > 0:
+        counts[N_WAITING] -= admitted
+        for position in range(counts[N_WAITING]):
+            waiting[position] = waiting[position + admitted]
+
+
+@njit(cache=True)
+def enqueue(requests: IntArray, queues: IntArray, counts: IntArray, slot: int) -> None:
+    """Add a request that neither runs nor waits to the waiting ones, at its place by urgency."""
+    waiting = queues[WAITING]
+    position = counts[N_WAITING]
+    while position > 0 and _more_urgent(requests, slot, waiting[position - 1]):
+        waiting[position] = waiting[position - 1]
+        position -= 1
+    waiting[position] = slot
+    counts[N_WAITING] += 1
 
 
 @njit(cache=True)
 def _preempt(requests: IntArray, queues: IntArray, counts: IntArray, position: int) -> None:
-    running, waiting = queues[RUNNING], queues[WAITING]
+    running = queues[RUNNING]
     slot = running[position]
     counts[FREE_BLOCKS] += requests[BLOCKS, slot]
     requests[BLOCKS, slot] = 0
     requests[COMPUTED, slot] = 0
+    requests[CACHED, slot] = 0
     requests[CHUNK, slot] = 0
     requests[PREEMPTIONS, slot] += 1
     counts[N_RUNNING] -= 1
     running[position : counts[N_RUNNING]] = running[position + 1 : counts[N_RUNNING] + 1].copy()
-    waiting[counts[N_WAITING]] = slot
-    counts[N_WAITING] += 1
+    enqueue(requests, queues, counts, slot)
 
 
 @njit(cache=True)
 def _finishes_any(requests: IntArray, queues: IntArray, counts: IntArray) -> bool:
     for slot in queues[RUNNING, : counts[N_RUNNING]]:
-        completes = requests[CHUNK, slot] == _uncomputed(requests, slot)
+        completes = requests[CHUNK, slot] == uncomputed(requests, slot)
         if completes and requests[GENERATED, slot] + 1 == requests[OUTPUT, slot]:
             return True
     return False
 
 
 @njit(cache=True)
-def _uncomputed(requests: IntArray, slot: int) -> int:
+def uncomputed(requests: IntArray, slot: int) -> int:
+    """Tokens of the request's sequence that no ended step has computed; 1 while it decodes."""
     return requests[PROMPT, slot] + requests[GENERATED, slot] - requests[COMPUTED, slot]
 
 
 @njit(cache=True)
-def _blocks(tokens: int, block_size: int) -> int:
+def blocks_of(tokens: int, block_size: int) -> int:
+    """KV blocks that hold so many tokens."""
     return (tokens + block_size - 1) // block_size
 
 
@@ -283,13 +319,10 @@ def _more_urgent(requests: IntArray, a: int, b: int) -> bool:
 
 
 @njit(cache=True)
-def _most_urgent(requests: IntArray, slots: IntArray) -> int:
-    """Position in ``slots``, which is not empty."""
-    best = 0
-    for position in range(1, slots.size):
-        if _more_urgent(requests, slots[position], slots[best]):
-            best = position
-    return best
+def _hit_tokens(requests: IntArray, slot: int, block_size: int) -> int:
+    if requests[CACHED, slot] == 0:
+        return 0
+    return min(requests[CACHED, slot], requests[PROMPT, slot] - 1) // block_size * block_size
 
 
 @njit(cache=True)

@@ -1,128 +1,13 @@
 """The compiled step against a plain reading of vLLM's rules, step for step, on random traffic."""
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from plain_engine import Call, PlainEngine
 
-from chimera_train.simulate import step
+from chimera_train.predict import engine_step
 from chimera_train.simulate.engine import SimulatedEngine, servable
-
-
-@dataclass(eq=False)
-class Call:
-    number: int
-    prompt: int
-    output: int
-    priority: int
-    computed: int = 0
-    generated: int = 0
-    blocks: int = 0
-    preemptions: int = 0
-
-    @property
-    def tokens(self):
-        return self.prompt + self.generated
-
-    @property
-    def urgency(self):
-        return (self.priority, self.number)
-
-
-@dataclass
-class Reference:
-    """``Scheduler.schedule`` and ``update_from_output`` of vLLM 0.32, without what is not modelled.
-
-    The free blocks, the running and the waiting requests are objects in lists, handled in the order
-    and with the branches of the original.
-    """
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    block_size: int
-    free: int
-    chunked: bool
-    running: list = field(default_factory=list)
-    waiting: list = field(default_factory=list)
-    scheduled: dict = field(default_factory=dict)
-
-    def needed(self, call, tokens):
-        return -(-tokens // self.block_size) - call.blocks
-
-    def schedule(self):
-        self.scheduled = {}
-        budget = self.max_num_batched_tokens
-        preempted = []
-        index = 0
-        while index < len(self.running) and budget > 0:
-            call = self.running[index]
-            new = min(call.tokens - call.computed, budget)
-            allocated = False
-            while True:
-                needed = self.needed(call, call.computed + new)
-                if needed <= self.free:
-                    allocated = True
-                    break
-                victim = max(self.running, key=lambda c: c.urgency)
-                at = self.running.index(victim)
-                del self.running[at]
-                if at < index:
-                    index -= 1
-                budget += self.scheduled.pop(victim, 0)
-                self.free += victim.blocks
-                victim.blocks = victim.computed = 0
-                victim.preemptions += 1
-                self.waiting.append(victim)
-                preempted.append(victim)
-                if victim is call:
-                    break
-            if not allocated:
-                break
-            self.free -= needed
-            call.blocks += needed
-            self.scheduled[call] = new
-            budget -= new
-            index += 1
-        if not preempted:
-            while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
-                call = min(self.waiting, key=lambda c: c.urgency)
-                new = call.tokens
-                if not self.chunked and new > budget:
-                    break
-                new = min(new, budget)
-                if self.needed(call, call.tokens) > self.free:
-                    break
-                needed = self.needed(call, new)
-                self.free -= needed
-                call.blocks += needed
-                self.waiting.remove(call)
-                self.running.append(call)
-                self.scheduled[call] = new
-                budget -= new
-        decode = [c for c in self.scheduled if c.generated and c.tokens - c.computed == 1]
-        prefill = {c: n for c, n in self.scheduled.items() if c not in decode}
-        return (
-            sum(prefill.values()),
-            len(decode),
-            sum(c.computed for c in decode),
-            sum(n * c.computed + n * (n + 1) / 2 for c, n in prefill.items()),
-        )
-
-    def update(self):
-        finished = []
-        for call, new in self.scheduled.items():
-            call.computed += new
-            if call.computed == call.tokens:
-                call.generated += 1
-                if call.generated == call.output:
-                    finished.append(call)
-        for call in finished:
-            self.running.remove(call)
-            self.free += call.blocks
-        return finished
-
 
 CALLS = st.lists(
     st.tuples(
@@ -179,7 +64,7 @@ def test_every_step_equals_the_reference(step_time, calls, limits):
     info = model.engine
     engine = SimulatedEngine(model, capacity=len(calls))
     arrays = (engine._requests, engine._times, engine._queues, engine._counts)
-    reference = Reference(
+    reference = PlainEngine(
         info.max_num_seqs,
         info.max_num_batched_tokens,
         info.block_size,
@@ -194,17 +79,17 @@ def test_every_step_equals_the_reference(step_time, calls, limits):
             engine.submit(number, prompt, output, priority)
             by_priority = info.scheduling_policy == "priority"
             reference.waiting.append(Call(number, prompt, output, priority * by_priority))
-        features = step.schedule_step(engine._limits, *arrays, float(now))
+        features = engine_step.schedule_step(engine._limits, *arrays, float(now))
         assert features == pytest.approx(reference.schedule())
-        running = engine._queues[step.RUNNING, : engine._counts[step.N_RUNNING]]
+        running = engine._queues[engine_step.RUNNING, : engine._counts[engine_step.N_RUNNING]]
         chunks = {
-            int(engine._request_id[slot]): int(engine._requests[step.CHUNK, slot])
+            int(engine._request_id[slot]): int(engine._requests[engine_step.CHUNK, slot])
             for slot in running
         }
         assert list(chunks) == [call.number for call in reference.running]
         expected = {call.number: new for call, new in reference.scheduled.items()}
         assert {number: chunk for number, chunk in chunks.items() if chunk} == expected
-        assert engine._counts[step.FREE_BLOCKS] == reference.free
+        assert engine._counts[engine_step.FREE_BLOCKS] == reference.free
         for call in reference.scheduled:
             started.setdefault(call.number, now)
 
@@ -223,7 +108,7 @@ def test_every_step_equals_the_reference(step_time, calls, limits):
             break
     assert n_finished == len(calls)
     assert not engine.has_work
-    assert engine._counts[step.FREE_BLOCKS] == info.num_kv_blocks - 1
+    assert engine._counts[engine_step.FREE_BLOCKS] == info.num_kv_blocks - 1
 
 
 @given(CALLS, LIMITS)
@@ -251,7 +136,7 @@ def test_a_prompt_in_chunks_then_one_token_a_step(step_time):
     arrays = (engine._requests, engine._times, engine._queues, engine._counts)
     features = []
     while engine.has_work:
-        features.append(step.schedule_step(engine._limits, *arrays, 0.0))
+        features.append(engine_step.schedule_step(engine._limits, *arrays, 0.0))
         engine.end_step(0.0)
     # n c + n (n + 1) / 2: 36; 8 * 8 + 36; 4 * 16 + 10. The last of 3 tokens is sampled, not fed.
     assert features == [(8, 0, 0, 36), (8, 0, 0, 100), (4, 0, 0, 74), (0, 1, 20, 0), (0, 1, 21, 0)]
