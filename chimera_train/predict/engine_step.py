@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from chimera_train.predict.step_terms import step_ms as predict_step_ms
+from chimera_train.predict.step_terms import step_ms
 
 __all__ = [
     "ARRIVAL",
@@ -57,6 +57,7 @@ __all__ = [
     "START",
     "STEPS",
     "WAITING",
+    "admissible",
     "advance",
     "blocks_of",
     "end_step",
@@ -183,10 +184,10 @@ def advance(
         )
         if prefill + decode == 0:
             continue
-        step_ms = predict_step_ms(compiled, prefill, decode, context, attention)
-        end_ms = now_ms + step_ms * slowdown
+        duration_ms = step_ms(compiled, prefill, decode, context, attention)
+        end_ms = now_ms + duration_ms * slowdown
         if end_ms >= horizon_ms or _finishes_any(requests, queues, counts):
-            return now_ms, step_ms
+            return now_ms, duration_ms
         end_step(requests, times, queues, counts, finished, end_ms)
         now_ms = end_ms
 
@@ -239,13 +240,10 @@ def _admit_waiting(
     admitted = 0
     while admitted < counts[N_WAITING] and budget > 0 and counts[N_RUNNING] < limits[MAX_SEQS]:
         slot = waiting[admitted]
+        if not admissible(limits, requests, counts, slot, budget):
+            break
         hit = _hit_tokens(requests, slot, limits[BLOCK_SIZE])
-        sequence = requests[PROMPT, slot] + requests[GENERATED, slot]
-        if not limits[CHUNKED] and sequence - hit > budget:
-            break
-        if blocks_of(sequence, limits[BLOCK_SIZE]) > counts[FREE_BLOCKS]:
-            break
-        chunk = min(sequence - hit, budget)
+        chunk = min(uncomputed(requests, slot) - hit, budget)
         blocks = blocks_of(hit + chunk, limits[BLOCK_SIZE])
         counts[FREE_BLOCKS] -= blocks
         requests[BLOCKS, slot] = blocks
@@ -261,6 +259,21 @@ def _admit_waiting(
         counts[N_WAITING] -= admitted
         for position in range(counts[N_WAITING]):
             waiting[position] = waiting[position + admitted]
+
+
+@njit(cache=True)
+def admissible(
+    limits: IntArray, requests: IntArray, counts: IntArray, slot: int, budget: int
+) -> bool:
+    """Whether a waiting request that has its turn, and a place, can join with ``budget`` tokens."""
+    tokens = uncomputed(requests, slot)
+    if (
+        not limits[CHUNKED]
+        and tokens > budget
+        and tokens - _hit_tokens(requests, slot, limits[BLOCK_SIZE]) > budget
+    ):
+        return False
+    return blocks_of(tokens, limits[BLOCK_SIZE]) <= counts[FREE_BLOCKS]
 
 
 @njit(cache=True)

@@ -1,5 +1,6 @@
 """A plain reading of vLLM's rules, which the compiled ones are tested and timed against."""
 
+import math
 from dataclasses import dataclass, field
 
 
@@ -118,3 +119,29 @@ class PlainEngine:
             self.running.remove(call)
             self.free += call.blocks
         return finished
+
+
+def plain_estimate(engine, new, step_ms, busy_ms, completion=True):
+    """Time of ``new``'s first and last token if it joins when the step under way ends.
+
+    ``step_ms`` has a step's time by its features; without ``completion`` the latter is NaN. The
+    engine is used up.
+    """
+    engine.update()
+    engine.waiting.append(new)
+    now, first = busy_ms, math.inf
+    while True:
+        idle = not engine.running
+        features = engine.schedule()
+        if not engine.scheduled:
+            if idle:
+                return first, math.inf
+            continue
+        now += step_ms(*features)
+        engine.update()
+        if new.generated and first == math.inf:
+            first = now
+            if not completion:
+                return first, math.nan
+        if new.generated == new.output:
+            return first, now

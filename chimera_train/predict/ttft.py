@@ -1,0 +1,284 @@
+"""TTFT and completion of a request, were it sent to an engine now (SFS §4).
+
+The requests in the engine, with the output lengths predicted for them, and the new one behind them
+are run through the engine's own batching rules (``engine_step``) until the new one yields its first
+token, or its last; the estimate is the sum of the step times. Nobody else is assumed to arrive.
+
+Most steps only decode. A run of them that nobody joins or leaves is applied at once: only the step
+times are summed one by one, in the order of the single steps, so that the result is the same to the
+last bit.
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from chimera_train.predict.engine_state import EngineState, engine_limits, max_request_tokens
+from chimera_train.predict.engine_step import (
+    ARRIVAL,
+    BLOCK_SIZE,
+    BLOCKS,
+    CACHED,
+    COMPUTED,
+    FREE_BLOCKS,
+    GENERATED,
+    MAX_SEQS,
+    MAX_TOKENS,
+    N_RUNNING,
+    N_WAITING,
+    OUTPUT,
+    PRIORITY,
+    PROMPT,
+    REQUEST_ROWS,
+    RUNNING,
+    WAITING,
+    admissible,
+    blocks_of,
+    end_step,
+    enqueue,
+    schedule_step,
+    uncomputed,
+)
+from chimera_train.predict.step_terms import step_ms
+from chimera_train.predict.step_time import StepTimeModel
+
+__all__ = ["TtftEstimator"]
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+
+class TtftEstimator:
+    """Estimates for one engine. It owns the arrays that it works on: one call at a time.
+
+    Args:
+        model: step times, and the engine's limits.
+    """
+
+    def __init__(self, model: StepTimeModel) -> None:
+        self._info = model.engine
+        self._by_priority = model.engine.scheduling_policy == "priority"
+        self._coefficients = model.compiled()
+        self._limits = engine_limits(model.engine)
+        self._longest = max_request_tokens(model.engine)
+        self._reserve(256)
+
+    def estimate(
+        self,
+        state: EngineState,
+        prompt_tokens: int,
+        cached_tokens: int,
+        output_tokens: int,
+        priority: int,
+        *,
+        busy_ms: float,
+        completion: bool,
+    ) -> tuple[float, float]:
+        """When a new request would have its first token and its last, from now in ms.
+
+        An output predicted to go on for longer than the engine can hold the request is taken to
+        end there, and a request in the engine that has outlived its prediction with its next token.
+
+        Args:
+            state: the requests in the engine, as the last step that ended left them; not changed.
+            prompt_tokens: of the whole prompt.
+            cached_tokens: tokens at its head that the engine's prefix cache holds.
+            output_tokens: predicted, at least 1.
+            priority: vLLM's, lower first; nothing to an engine that serves in order of arrival.
+            busy_ms: until the step under way ends; 0 if there is none.
+            completion: whether to go on to the last token, which takes longer to compute.
+
+        Returns:
+            Milliseconds to the first token and to the last; the latter NaN if not asked for. Both
+            infinite if the engine can never run the request, or is held up for good by one that it
+            can never run.
+        """
+        if prompt_tokens + 1 > self._longest:
+            return math.inf, math.inf if completion else math.nan
+        n_requests = int(state.counts[N_RUNNING] + state.counts[N_WAITING]) + 1
+        if n_requests > self._requests.shape[1]:
+            self._reserve(2 * n_requests)
+        first_token_ms, completion_ms = _estimate(
+            self._limits,
+            self._coefficients,
+            self._longest,
+            state.requests,
+            state.queues,
+            state.counts,
+            self._requests,
+            self._times,
+            self._queues,
+            self._counts,
+            self._finished,
+            int(prompt_tokens),
+            int(cached_tokens),
+            int(output_tokens),
+            int(priority) if self._by_priority else 0,
+            float(busy_ms),
+            bool(completion),
+        )
+        return first_token_ms, completion_ms
+
+    def warm_up(self) -> None:
+        """Compile, or load what an earlier process compiled, so that no request waits for it."""
+        empty = EngineState.empty(self._info, 1)
+        self.estimate(empty, 1, 0, 1, 0, busy_ms=0.0, completion=True)
+
+    def _reserve(self, capacity: int) -> None:
+        self._requests = np.zeros((REQUEST_ROWS, capacity), dtype=np.int64)
+        self._times = np.zeros((2, capacity))
+        self._queues = np.zeros((2, capacity), dtype=np.int64)
+        self._counts = np.zeros(4, dtype=np.int64)
+        self._finished = np.zeros(capacity, dtype=np.int64)
+
+
+@njit(cache=True, nogil=True)
+def _estimate(
+    limits: IntArray,
+    coefficients: FloatArray,
+    longest: int,
+    state_requests: IntArray,
+    state_queues: IntArray,
+    state_counts: IntArray,
+    requests: IntArray,
+    times: FloatArray,
+    queues: IntArray,
+    counts: IntArray,
+    finished: IntArray,
+    prompt_tokens: int,
+    cached_tokens: int,
+    output_tokens: int,
+    priority: int,
+    busy_ms: float,
+    completion: bool,
+) -> tuple[float, float]:
+    new = _copy(longest, state_requests, state_queues, state_counts, requests, queues, counts)
+    end_step(requests, times, queues, counts, finished, 0.0)
+    requests[:, new] = 0
+    requests[PRIORITY, new] = priority
+    requests[PROMPT, new] = prompt_tokens
+    requests[OUTPUT, new] = max(min(output_tokens, longest - prompt_tokens), 1)
+    requests[CACHED, new] = cached_tokens
+    requests[ARRIVAL, new] = 0
+    for slot in range(new):
+        requests[ARRIVAL, new] = max(requests[ARRIVAL, new], requests[ARRIVAL, slot] + 1)
+    enqueue(requests, queues, counts, new)
+
+    now_ms = busy_ms
+    first_token_ms = np.nan
+    while True:
+        steps = _steps_alike(limits, requests, queues, counts)
+        if steps > 0:
+            now_ms = _decode(limits, coefficients, requests, queues, counts, steps, now_ms)
+        else:
+            idle = counts[N_RUNNING] == 0
+            prefill, decode, context, attention = schedule_step(
+                limits, requests, times, queues, counts, now_ms
+            )
+            if prefill + decode == 0:
+                if idle:
+                    # The most urgent request does not even fit an empty engine.
+                    last_ms = np.inf if completion else np.nan
+                    return (np.inf if np.isnan(first_token_ms) else first_token_ms), last_ms
+                continue
+            now_ms += step_ms(coefficients, prefill, decode, context, attention)
+            end_step(requests, times, queues, counts, finished, now_ms)
+        if np.isnan(first_token_ms) and requests[GENERATED, new] > 0:
+            first_token_ms = now_ms
+            if not completion:
+                return first_token_ms, np.nan
+        if requests[GENERATED, new] == requests[OUTPUT, new]:
+            return first_token_ms, now_ms
+
+
+@njit(cache=True, nogil=True)
+def _copy(
+    longest: int,
+    state_requests: IntArray,
+    state_queues: IntArray,
+    state_counts: IntArray,
+    requests: IntArray,
+    queues: IntArray,
+    counts: IntArray,
+) -> int:
+    """Copy the requests into the first slots, in the order of the queues; returns the next slot."""
+    counts[:] = state_counts
+    slot = 0
+    for queue, n_requests in ((RUNNING, counts[N_RUNNING]), (WAITING, counts[N_WAITING])):
+        for position in range(n_requests):
+            source = state_queues[queue, position]
+            for row in range(REQUEST_ROWS):
+                requests[row, slot] = state_requests[row, source]
+            output = min(requests[OUTPUT, slot], longest - requests[PROMPT, slot])
+            requests[OUTPUT, slot] = max(output, requests[GENERATED, slot] + 1)
+            queues[queue, position] = slot
+            slot += 1
+    return slot
+
+
+@njit(cache=True, nogil=True)
+def _steps_alike(limits: IntArray, requests: IntArray, queues: IntArray, counts: IntArray) -> int:
+    """Steps from here on of which each decodes one token of every running request, and no more.
+
+    The last of them may finish requests. 0 says nothing: the next step may still be such a one.
+    """
+    n_running = counts[N_RUNNING]
+    if n_running == 0 or n_running > limits[MAX_TOKENS]:
+        return 0
+    running = queues[RUNNING]
+    steps = np.int64(2**62)
+    # Who was admitted last is the likeliest to have prompt left.
+    for position in range(n_running - 1, -1, -1):
+        slot = running[position]
+        if requests[GENERATED, slot] == 0 or uncomputed(requests, slot) != 1:
+            return 0
+        steps = min(steps, requests[OUTPUT, slot] - requests[GENERATED, slot])
+    # Memory only gets scarcer and the budget stays, so who cannot join now cannot join later.
+    budget = limits[MAX_TOKENS] - n_running
+    if (
+        counts[N_WAITING] > 0
+        and budget > 0
+        and n_running < limits[MAX_SEQS]
+        and admissible(limits, requests, counts, queues[WAITING, 0], budget)
+    ):
+        return 0
+    # So many steps no running request can exhaust the memory in, wherever its block ends.
+    safe = counts[FREE_BLOCKS] // n_running * limits[BLOCK_SIZE]
+    return min(steps, safe)
+
+
+@njit(cache=True, nogil=True)
+def _decode(
+    limits: IntArray,
+    coefficients: FloatArray,
+    requests: IntArray,
+    queues: IntArray,
+    counts: IntArray,
+    steps: int,
+    now_ms: float,
+) -> float:
+    """Apply so many steps of ``_steps_alike``; returns when the last ends."""
+    running = queues[RUNNING]
+    n_running = counts[N_RUNNING]
+    context, kept = 0, 0
+    for position in range(n_running):
+        slot = running[position]
+        context += requests[COMPUTED, slot]
+        requests[COMPUTED, slot] += steps
+        requests[GENERATED, slot] += steps
+        if requests[COMPUTED, slot] > requests[BLOCKS, slot] * limits[BLOCK_SIZE]:
+            blocks = blocks_of(requests[COMPUTED, slot], limits[BLOCK_SIZE])
+            counts[FREE_BLOCKS] -= blocks - requests[BLOCKS, slot]
+            requests[BLOCKS, slot] = blocks
+        if requests[GENERATED, slot] == requests[OUTPUT, slot]:
+            counts[FREE_BLOCKS] += requests[BLOCKS, slot]
+            requests[BLOCKS, slot] = 0
+        else:
+            running[kept] = slot
+            kept += 1
+    counts[N_RUNNING] = kept
+    for step in range(steps):
+        now_ms += step_ms(coefficients, 0, n_running, context + step * n_running, 0.0)
+    return now_ms
