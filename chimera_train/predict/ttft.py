@@ -51,7 +51,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class TtftEstimator:
-    """Estimates for one engine. It owns the arrays that it works on: one call at a time.
+    """Estimates for one engine.
 
     Args:
         model: step times, and the engine's limits.
@@ -63,7 +63,6 @@ class TtftEstimator:
         self._coefficients = model.compiled()
         self._limits = engine_limits(model.engine)
         self._longest = max_request_tokens(model.engine)
-        self._reserve(256)
 
     def estimate(
         self,
@@ -97,9 +96,6 @@ class TtftEstimator:
         """
         if prompt_tokens + 1 > self._longest:
             return math.inf, math.inf if completion else math.nan
-        n_requests = int(state.counts[N_RUNNING] + state.counts[N_WAITING]) + 1
-        if n_requests > self._requests.shape[1]:
-            self._reserve(2 * n_requests)
         first_token_ms, completion_ms = _estimate(
             self._limits,
             self._coefficients,
@@ -107,11 +103,6 @@ class TtftEstimator:
             state.requests,
             state.queues,
             state.counts,
-            self._requests,
-            self._times,
-            self._queues,
-            self._counts,
-            self._finished,
             int(prompt_tokens),
             int(cached_tokens),
             int(output_tokens),
@@ -126,13 +117,6 @@ class TtftEstimator:
         empty = EngineState.empty(self._info, 1)
         self.estimate(empty, 1, 0, 1, 0, busy_ms=0.0, completion=True)
 
-    def _reserve(self, capacity: int) -> None:
-        self._requests = np.zeros((REQUEST_ROWS, capacity), dtype=np.int64)
-        self._times = np.zeros((2, capacity))
-        self._queues = np.zeros((2, capacity), dtype=np.int64)
-        self._counts = np.zeros(4, dtype=np.int64)
-        self._finished = np.zeros(capacity, dtype=np.int64)
-
 
 @njit(cache=True, nogil=True)
 def _estimate(
@@ -142,11 +126,6 @@ def _estimate(
     state_requests: IntArray,
     state_queues: IntArray,
     state_counts: IntArray,
-    requests: IntArray,
-    times: FloatArray,
-    queues: IntArray,
-    counts: IntArray,
-    finished: IntArray,
     prompt_tokens: int,
     cached_tokens: int,
     output_tokens: int,
@@ -154,7 +133,14 @@ def _estimate(
     busy_ms: float,
     completion: bool,
 ) -> tuple[float, float]:
-    new = _copy(longest, state_requests, state_queues, state_counts, requests, queues, counts)
+    # Allocating here is cheaper than passing arrays in, and lets threads share an estimator.
+    counts = state_counts.copy()
+    new = counts[N_RUNNING] + counts[N_WAITING]
+    requests = np.empty((REQUEST_ROWS, new + 1), dtype=np.int64)
+    queues = np.empty((2, new + 1), dtype=np.int64)
+    finished = np.empty(new + 1, dtype=np.int64)
+    times = np.zeros((2, new + 1))  # nobody reads them
+    _copy(longest, state_requests, state_queues, requests, queues, counts)
     end_step(requests, times, queues, counts, finished, 0.0)
     requests[:, new] = 0
     requests[PRIORITY, new] = priority
@@ -198,13 +184,11 @@ def _copy(
     longest: int,
     state_requests: IntArray,
     state_queues: IntArray,
-    state_counts: IntArray,
     requests: IntArray,
     queues: IntArray,
     counts: IntArray,
-) -> int:
-    """Copy the requests into the first slots, in the order of the queues; returns the next slot."""
-    counts[:] = state_counts
+) -> None:
+    """Copy the requests into the first slots, in the order of the queues."""
     slot = 0
     for queue, n_requests in ((RUNNING, counts[N_RUNNING]), (WAITING, counts[N_WAITING])):
         for position in range(n_requests):
@@ -215,7 +199,6 @@ def _copy(
             requests[OUTPUT, slot] = max(output, requests[GENERATED, slot] + 1)
             queues[queue, position] = slot
             slot += 1
-    return slot
 
 
 @njit(cache=True, nogil=True)
@@ -244,9 +227,29 @@ def _steps_alike(limits: IntArray, requests: IntArray, queues: IntArray, counts:
         and admissible(limits, requests, counts, queues[WAITING, 0], budget)
     ):
         return 0
-    # So many steps no running request can exhaust the memory in, wherever its block ends.
-    safe = counts[FREE_BLOCKS] // n_running * limits[BLOCK_SIZE]
-    return min(steps, safe)
+    if blocks_of(steps, limits[BLOCK_SIZE]) * n_running <= counts[FREE_BLOCKS]:
+        return steps
+    return _steps_in_memory(limits, requests, queues, counts, steps)
+
+
+@njit(cache=True, nogil=True)
+def _steps_in_memory(
+    limits: IntArray, requests: IntArray, queues: IntArray, counts: IntArray, steps: int
+) -> int:
+    """How many of ``steps`` the free blocks last if every running request decodes in each."""
+    size = limits[BLOCK_SIZE]
+    # Requests by the tokens that they have room for; each takes a block every ``size`` steps.
+    by_room = np.zeros(size, dtype=np.int64)
+    for slot in queues[RUNNING, : counts[N_RUNNING]]:
+        room = requests[BLOCKS, slot] * size - requests[COMPUTED, slot]
+        # A caller's state may hold more blocks than are needed: they may count for nothing here.
+        by_room[min(room, size - 1)] += 1
+    free = counts[FREE_BLOCKS]
+    for step in range(steps):
+        free -= by_room[step % size]
+        if free < 0:
+            return step
+    return steps
 
 
 @njit(cache=True, nogil=True)

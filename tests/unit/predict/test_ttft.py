@@ -248,13 +248,6 @@ def test_who_waits_behind_a_request_that_can_never_run_waits_for_good(step_time)
     assert before == (10.0, 50.0)
 
 
-def test_more_requests_than_room_was_made_for(step_time):
-    model = step_time(max_num_seqs=1000, max_num_batched_tokens=8)
-    state = EngineState.build(model.engine, [], [Resident(i, 8, 1) for i in range(700)])
-    first, _ = TtftEstimator(model).estimate(state, 8, 0, 1, 0, busy_ms=0.0, completion=False)
-    assert first == 7010.0
-
-
 def test_a_request_compiles_nothing(step_time):
     program = f"""
 import sys
