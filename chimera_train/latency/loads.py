@@ -121,7 +121,7 @@ def _read(source: Path) -> pd.DataFrame:
             return pd.read_parquet(source)
         if ".csv" in source.suffixes[-2:]:
             return pd.read_csv(source)
-        return pd.read_json(source, lines=True, convert_dates=False)
+        return pd.read_json(source, lines=True, dtype=False)
     # pandas raises subclasses of ValueError for what it cannot parse or decode.
     except (OSError, EOFError, ValueError, zlib.error, pa.ArrowException) as error:
         raise DataError(f"{source} cannot be read as {source.suffixes[-1]}: {error}.") from error

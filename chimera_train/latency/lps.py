@@ -85,7 +85,7 @@ class Waits:
 
         wait_ms = np.maximum(self._rest_ms - self._rest_ms[0], 0)
         error_ms = np.hypot(error_ms, error_ms[0])
-        waiting = wait_ms > np.maximum(self._no_wait_ms, 3 * error_ms)
+        waiting = wait_ms > self._no_wait_ms
         if not (waiting.any() or self._saturated):
             raise DataError(
                 f"{source}: all loads are at the latency floor, so mu and k cannot be told: the"
