@@ -4,9 +4,9 @@ What is fitted are the mean waits of loads, each a difference of mean TTFTs: a l
 the lowest load, after the part that grows with the prompt has been taken off. The model's side is
 the same difference, so the lowest load need not be free of waits.
 
-- Waits span decades and errors of all of them matter, so logarithms are compared. A wait below a
-  tenth of the floor, or below what chance does to the lowest load, is as good as none: that much is
-  added to both sides, so that loads at the floor count without their noise.
+- Waits span decades and errors of all of them matter, so logarithms are compared: of the wait and
+  the floor together, which is a TTFT. What a wait of a small part of the floor is exactly matters
+  to nobody, and a real engine's TTFT rises that much from batching alone.
 - A saturated load has no mean wait; its throughput is μ, and is compared with it.
 - k is seen directly, as the *knee*: how many others are in the endpoint when an arriving request
   begins to wait. It is taken unless the mean waits fit another k significantly better (5 %). They
@@ -41,8 +41,8 @@ __all__ = ["Waits", "ms_per_token"]
 
 _BATCHES = 20
 _RESAMPLES = 400
-# A wait of less than this share of the floor may as well be the batching of the endpoint.
-_NO_WAIT = 0.1
+# Less than this share of the floor above it may as well be the batching of the endpoint.
+_NO_WAIT = 0.5
 # No endpoint follows the formula more closely: without it, the loads with the smallest waits, which
 # are the most precise, would decide alone.
 _MODEL_ERROR = 0.05
@@ -81,7 +81,8 @@ class Waits:
         batches = np.array([_batch_means(load, per_token) for load in self._open])
         self._rest_ms = batches.mean(axis=1)
         error_ms = batches.std(axis=1, ddof=1) / np.sqrt(_BATCHES)
-        self._no_wait_ms = max(_NO_WAIT * float(self._open[0].ttft_ms.mean()), 3 * error_ms[0])
+        self._floor_ms = float(self._open[0].ttft_ms.mean())
+        self._no_wait_ms = max(_NO_WAIT * self._floor_ms, 3 * error_ms[0])
 
         wait_ms = np.maximum(self._rest_ms - self._rest_ms[0], 0)
         error_ms = np.hypot(error_ms, error_ms[0])
@@ -96,7 +97,7 @@ class Waits:
         self._n = np.array([len(load.ttft_ms) for load in self._open[1:]])
         self._waited = np.array([self._of_waiting(load).mean() for load in self._open[1:]])
 
-        compared_ms = wait_ms[1:] + self._no_wait_ms
+        compared_ms = wait_ms[1:] + self._floor_ms
         self._wait_ms = wait_ms[1:]
         throughput = [load.throughput_per_s for load in self._saturated]
         self._target = np.log([*compared_ms, *throughput])
@@ -208,7 +209,7 @@ class Waits:
         wait_ms = np.maximum(self._wait_ms, mean_wait_ms(self._rates[1:], mu, k))
         waited = self._n * np.maximum(self._waited, load**k)
         # How much of a relative error of the wait is left in what is compared.
-        share = wait_ms / (wait_ms + self._no_wait_ms)
+        share = wait_ms / (wait_ms + self._floor_ms)
         of_wait = share * 2 / ((1 - load) * np.sqrt(np.maximum(waited, 1)))
         theory = np.concatenate([of_wait, np.zeros(len(self._saturated))])
         return np.maximum(np.maximum(self._seen_error, theory), _MODEL_ERROR)
@@ -236,7 +237,7 @@ class Waits:
     def _predictions(self, k: npt.NDArray[np.int64], mu: Floats) -> Floats:
         """Of every row, shape (rows, *shape of k and μ broadcast)."""
         waits = np.array([mean_wait_ms(rate, mu, k) for rate in self._rates])
-        compared = np.log(waits[1:] - waits[0] + self._no_wait_ms)
+        compared = np.log(waits[1:] - waits[0] + self._floor_ms)
         capacity = np.broadcast_to(np.log(mu), (len(self._saturated), *waits.shape[1:]))
         return np.concatenate([compared, capacity])
 

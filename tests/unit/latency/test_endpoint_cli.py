@@ -91,7 +91,7 @@ def test_people_see_mu_k_and_where_they_hold(tmp_path: Path) -> None:
     text = run("--requests", source, "--out", out, "--plot", plot)
     model = ProcessorSharing.load(out)
     assert f"mu {model.mu_per_s:.4g} requests/s (95 %: " in text
-    assert ", k 1 (the mean waits alone: 1 to 1)" in text
+    assert ", k 1 (the mean waits alone: 1 to " in text
     low, high = model.observed_per_s
     assert (
         f"holds from {low:.4g} to {high:.4g}/s, extrapolates to {model.mu_per_s:.4g}/s,"
@@ -142,6 +142,15 @@ def test_tables_that_are_not_of_requests_are_refused(tmp_path: Path) -> None:
         broken = tmp_path / name
         broken.write_bytes(b"" if name == "r.csv" else b"{\x00broken")
         refused(tmp_path, broken, DataError, "cannot be read as|lacks the column")
+
+
+def test_a_window_that_is_no_time_is_refused(tmp_path: Path) -> None:
+    source, out = write(tmp_path / "r.csv", requests()), tmp_path / "e.json"
+    with pytest.raises(ConfigError, match="A window of nan s is none"):
+        run("--requests", source, "--out", out, "--window-s", "nan")
+    with pytest.raises(DataError, match="shows 0 loads"):
+        run("--requests", source, "--out", out, "--window-s", "inf")
+    assert not out.exists()
 
 
 def test_too_few_loads_or_requests_are_refused(tmp_path: Path) -> None:
