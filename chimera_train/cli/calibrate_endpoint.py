@@ -85,10 +85,9 @@ def _summary(document: Mapping[str, Any], out: Path) -> list[Any]:
         parts.append(
             "k is the exponent that describes the waits, not the number of requests served at once"
         )
-    held_out = "-" if mape["held_out"] is None else f"{mape['held_out']:.3g} %"
     return [
         *parts,
-        f"MAPE of the mean TTFT {mape['fitted']:.3g} %, of loads held out {held_out}",
+        f"MAPE of the mean TTFT {_percent(mape['fitted'])}, held out {_percent(mape['held_out'])}",
         f"holds from {lowest:.4g} to {highest:.4g}/s, extrapolates to {mu:.4g}/s, saturated beyond",
         f"wrote {out}",
     ]
@@ -97,3 +96,7 @@ def _summary(document: Mapping[str, Any], out: Path) -> list[Any]:
 def _range(ci: tuple[float, float]) -> str:
     low, high = ci
     return f"{low:.4g} to {high:.4g}"
+
+
+def _percent(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3g} %"

@@ -25,8 +25,8 @@ def calibrate_endpoint(observed: Loads, *, seed: int) -> Mapping[str, Any]:
 
     Returns:
         What ``ProcessorSharing.load`` reads, and ``ci`` (95 %, of mu_per_s and k), ``mape`` of the
-        loads' mean TTFT in percent (``fitted``; ``held_out``: each load predicted by a fit to the
-        others, None where those do not suffice), ``knee`` (``Waits.knee``: requests, and the share
+        loads' mean TTFT in percent but for the lowest (``fitted``; ``held_out``: each predicted by
+        a fit to the others; None without any), ``knee`` (``Waits.knee``: requests, and the share
         it is wrong about), ``loads`` (measured beside predicted), and ``fitted_on``.
 
     Raises:
@@ -42,7 +42,7 @@ def calibrate_endpoint(observed: Loads, *, seed: int) -> Mapping[str, Any]:
     waits = Waits(loads, ms_per_token(loads[0]), source)
     model = waits.fit()
     knee, wrong = waits.knee()
-    rows = [_row(load, model, waits) for load in loads]
+    rows = [_row(load, model, waits, lowest=load is loads[0]) for load in loads]
     return {
         **model.document(),
         "ci": waits.intervals(model, np.random.default_rng(seed)),
@@ -57,7 +57,7 @@ def calibrate_endpoint(observed: Loads, *, seed: int) -> Mapping[str, Any]:
     }
 
 
-def _row(load: Load, model: ProcessorSharing, waits: Waits) -> dict[str, Any]:
+def _row(load: Load, model: ProcessorSharing, waits: Waits, *, lowest: bool) -> dict[str, Any]:
     row: dict[str, Any] = {
         "rate_per_s": load.rate_per_s,
         "requests": len(load.ttft_ms),
@@ -74,8 +74,9 @@ def _row(load: Load, model: ProcessorSharing, waits: Waits) -> dict[str, Any]:
         # Little's law: the mean number of requests in the endpoint.
         row["concurrency"] = load.rate_per_s * float(load.e2e_ms.mean()) / 1000
         row["predicted_ttft_ms"] = _predicted_ms(model, load)
-        row["fitted_error_percent"] = _error_percent(model, load)
-        others = waits.fit_without(load)
+        if not lowest:  # which the others are compared with: it fits by construction
+            row["fitted_error_percent"] = _error_percent(model, load)
+        others = None if lowest else waits.fit_without(load)
         if others is not None:
             row["held_out_error_percent"] = _error_percent(others, load)
     return row

@@ -71,13 +71,11 @@ def read_loads(source: Path, *, window_s: float | None = None) -> Loads:
             without pauses whose clock may start anywhere; its rate is measured all the same.
 
     Raises:
-        ConfigError: the kind of file is not supported, or ``window_s`` is not a time.
+        ConfigError: the kind of file is not supported.
         DataError: the file is missing, unreadable, empty or lacks a column; rows are unusable (how
             many and why is named); there are fewer than 3 loads, or one has fewer than 100
             requests; or the requests of a rate_per_s did not arrive at about that rate.
     """
-    if window_s is not None and not window_s > 0:
-        raise ConfigError(f"A window of {window_s} s is none: give --window-s a time above 0.")
     raw = _read(source)
     needed = [*_REQUIRED, *([_LABEL] if window_s is None else [])]
     missing = [name for name in needed if name not in raw]

@@ -139,11 +139,11 @@ class Waits:
     def fit_without(self, load: Load) -> ProcessorSharing | None:
         """The model that the other loads give; None where they give none.
 
-        The lowest is what the others are compared with and cannot be left out. That the endpoint
-        kept up with the load is known even so: μ is not searched below its rate.
+        ``load`` is neither saturated nor the lowest. That the endpoint kept up with it is known
+        even so: μ is not searched below its rate.
         """
-        index = self._open.index(load)
-        if index == 0 or not (self._waiting.sum() > self._waiting[index] or self._saturated):
+        index = next(i for i, mine in enumerate(self._open) if mine is load)
+        if not (self._waiting.sum() > self._waiting[index] or self._saturated):
             return None
         try:
             return self.fit(load)
