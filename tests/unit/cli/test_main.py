@@ -20,6 +20,7 @@ COMMANDS = (
     "collect",
     "fit",
     "calibrate",
+    "calibrate-endpoint",
     "simulate",
     "export",
     "bundle",
