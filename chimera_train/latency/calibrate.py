@@ -20,6 +20,7 @@ from chimera_train.latency.fit import (
 )
 from chimera_train.latency.steps import Steps
 from chimera_train.pool.schema import EngineInfo
+from chimera_train.pool.sharing import Sharing
 from chimera_train.predict.step_time import FEATURES, KINDS, SCHEMA, TERMS, coefficient_vector
 from chimera_train.traces.store import load_traces
 
@@ -49,7 +50,12 @@ class Calibration:
 
 
 def calibrate(
-    steps: Steps, *, kind: str, engine: EngineInfo | None, traces: Path | None = None
+    steps: Steps,
+    *,
+    kind: str,
+    engine: EngineInfo | None,
+    traces: Path | None = None,
+    sharing: Sharing | None = None,
 ) -> Calibration:
     """Fit a model of ``kind`` on ``steps`` and judge it and the tokens-only baseline.
 
@@ -59,9 +65,11 @@ def calibrate(
         engine: the engine's configuration. Without it the figures are still measured, but the
             load constants are null and the file cannot be used for an engine.
         traces: collected traces that say how long contexts are; None takes the decode steps' own.
+        sharing: how the engine shares its device with others, which the file is to keep.
 
     Raises:
-        ConfigError: unknown kind, or traces without an engine to look for in them.
+        ConfigError: unknown kind, traces or a sharing curve without an engine to look for in them,
+            or a sharing curve that was measured without the engine's model.
         DataError: a column that the kind needs was not measured, there are too few steps or batch
             shapes, or the mean context is unknown.
     """
@@ -71,6 +79,8 @@ def calibrate(
         raise ConfigError(
             "Traces can only be used for a known engine: give its engine.json with --engine."
         )
+    if sharing is not None:
+        _require_measured(sharing, engine)
     features = [name for name in FEATURES if name in _features(kind)]
     steps.require(features, f"the model '{kind}'")
     check_enough(steps)
@@ -105,6 +115,8 @@ def calibrate(
         "mean_context_source": None,
         "max_batch_size": None,
         "decode_ms_per_token": None,
+        "device_group": None if sharing is None else sharing.device_group,
+        "sharing_curve": None if sharing is None else list(sharing.slowdown),
     }
     if engine is not None:
         if traces is None:
@@ -169,6 +181,21 @@ def read_engine(path: Path) -> EngineInfo:
         ConfigError: a field is missing, unknown or of a wrong type.
     """
     return parse_settings(read_json(path), EngineInfo, str(path))
+
+
+def _require_measured(sharing: Sharing, engine: EngineInfo | None) -> None:
+    if engine is None:
+        raise ConfigError(
+            "A sharing curve can only be kept for a known engine: give its engine.json with"
+            " --engine."
+        )
+    # Engines of one model are alike; what each is called is the pool file's to say.
+    if engine.model not in sharing.engines.values():
+        measured = ", ".join(f"{name} ({model})" for name, model in sharing.engines.items())
+        raise ConfigError(
+            f"The sharing curve of '{sharing.device_group}' was measured with {measured}, none of"
+            f" which serves '{engine.model}': measure its own device group."
+        )
 
 
 def _features(kind: str) -> set[str]:

@@ -24,6 +24,7 @@ from chimera_train.config import parse_settings
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import read_json
 from chimera_train.pool.schema import EngineInfo
+from chimera_train.pool.sharing import SharingCurve
 
 __all__ = [
     "FEATURES",
@@ -91,6 +92,8 @@ class StepTimeModel:
         max_batch_size: sequences the engine decodes at once at the mean context (Chimera §3.5).
         ranges: smallest and largest value of each feature in the fitted steps; beyond them the
             model extrapolates.
+        sharing_curve: factor of the step times by how many engines of the device are busy, from one
+            on; empty if it was not measured.
     """
 
     kind: str
@@ -100,6 +103,7 @@ class StepTimeModel:
     decode_ms_per_token: float
     max_batch_size: int
     ranges: Mapping[str, tuple[float, float]]
+    sharing_curve: tuple[float, ...] = ()
 
     @classmethod
     def load(cls, path: Path, *, expect: EngineInfo | None = None) -> StepTimeModel:
@@ -112,7 +116,8 @@ class StepTimeModel:
         Raises:
             DataError: the file is malformed or of a newer schema; its terms are not exactly those
                 of its kind, with their units and finite, non-negative coefficients; it was fitted
-                without an engine configuration; or its engine differs from ``expect``, in which
+                without an engine configuration; its sharing curve does not begin with 1 or falls
+                below it; or its engine differs from ``expect``, in which
                 case every differing field is named.
         """
         document = read_json(path)
@@ -148,6 +153,7 @@ class StepTimeModel:
             decode_ms_per_token=file.decode_ms_per_token,
             max_batch_size=file.max_batch_size,
             ranges=file.fitted_on.ranges,
+            sharing_curve=file.sharing_curve or (),
         )
 
     def coefficients(self) -> npt.NDArray[np.float64]:
@@ -225,6 +231,7 @@ class _File(_FilePart):
     overhead_ms: FiniteFloat
     decode_ms_per_token: FiniteFloat = Field(gt=0)
     max_batch_size: int = Field(gt=0)
+    sharing_curve: SharingCurve | None = None
 
 
 def _checked_terms(path: Path, file: _File) -> dict[str, float]:
