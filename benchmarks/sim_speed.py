@@ -89,7 +89,7 @@ def main() -> None:
     def simulate(n: int) -> tuple[float, int]:
         arrivals = poisson(requests, rate_per_s=rate_per_s, programs=n, seed=0)
         start = time.perf_counter()
-        result = simulate_once(pool, models, requests, ShortestQueue(), arrivals, {})
+        result = simulate_once(pool, models, requests, ShortestQueue(), arrivals)
         return time.perf_counter() - start, sum(result.steps.values())
 
     simulate(10)  # compiles

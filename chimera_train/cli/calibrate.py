@@ -51,6 +51,12 @@ def calibrate(
             "--traces", help="Collected traces to take the mean context from, not from the steps."
         ),
     ] = None,
+    sharing: Annotated[
+        Path | None,
+        typer.Option(
+            "--sharing", help="sharing.json of 'collect steps --together', which the file keeps."
+        ),
+    ] = None,
     max_context: Annotated[
         int | None,
         typer.Option("--max-context", min=1, help="Leave out steps with a longer context."),
@@ -66,6 +72,7 @@ def calibrate(
     from chimera_train.files import write_json
     from chimera_train.latency import calibrate as calibration
     from chimera_train.latency.steps import read_steps
+    from chimera_train.pool.sharing import load_sharing
 
     output = Output(as_json=json)
     measured = read_steps(steps, engine_name=engine_name, max_context=max_context)
@@ -82,6 +89,7 @@ def calibrate(
             kind=None if model == "auto" else model,
             engine=None if engine is None else calibration.read_engine(engine),
             traces=traces,
+            sharing=None if sharing is None else load_sharing(sharing),
         )
         document = result.document
         if plot is not None:
@@ -132,6 +140,9 @@ def _summary(document: Mapping[str, Any], out: Path) -> list[Any]:
             f" {document['mean_context_tokens']:.4g} tokens (from"
             f" {document['mean_context_source']})"
         )
+    if document["sharing_curve"] is not None:
+        factors = ", ".join(f"{factor:.4g}" for factor in document["sharing_curve"])
+        parts.append(f"with 1, 2, … engines of '{document['device_group']}' busy: times {factors}")
     return [*parts, f"wrote {out}"]
 
 

@@ -1,5 +1,6 @@
 """``chimera-train collect``: traces of workflows, and step profiles of engines."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -111,24 +112,65 @@ def traces(
 
 def steps(
     pool: PoolOption,
-    engine: Annotated[str, typer.Option("--engine", help="Engine to start and profile.")],
     out: OutDir,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="Engine to start alone and profile.")
+    ] = None,
+    together: Annotated[
+        str | None,
+        typer.Option(
+            "--together",
+            help="Device group whose engines to start together, to measure how much they slow each"
+            " other down.",
+        ),
+    ] = None,
     budget_s: Annotated[
         float | None,
-        typer.Option("--budget-s", show_default="60", help="Seconds of load after the warm-up."),
+        typer.Option(
+            "--budget-s", show_default="60", help="With --engine: seconds of load after warm-up."
+        ),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            "--rounds", show_default="15", help="With --together: how often all is measured."
+        ),
     ] = None,
     params: ParamsOption = None,
     track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the steps of one engine under a designed load, for 'calibrate'."""
+    """Measure one engine's steps, or how engines share a device, for 'calibrate'."""
+    from chimera_train.errors import ConfigError
+
+    output = Output(as_json=as_json, quiet=quiet)
+    if (engine is None) == (together is None):
+        raise ConfigError("Give exactly one of --engine and --together.")
+    if together is not None:
+        if budget_s is not None:
+            raise ConfigError("--budget-s belongs to --engine: with --together give --rounds.")
+        _together(pool, together, out, rounds, params, track, output)
+    elif engine is not None:
+        if rounds is not None:
+            raise ConfigError("--rounds belongs to --together: with --engine give --budget-s.")
+        _alone(pool, engine, out, budget_s, params, track, output)
+
+
+def _alone(
+    pool: Path,
+    engine: str,
+    out: Path,
+    budget_s: float | None,
+    params: Path | None,
+    track: str | None,
+    output: Output,
+) -> None:
     from chimera_train.collect.provenance import FILE_NAME as PROVENANCE
     from chimera_train.collect.steps import StepsSettings, collect_steps
     from chimera_train.config import load_section, parse_settings
     from chimera_train.pool.schema import load_pool
 
-    output = Output(as_json=as_json, quiet=quiet)
     defaults = load_section(params, "collect_steps", StepsSettings)
     given = {} if budget_s is None else {"budget_s": budget_s}
     settings = parse_settings(defaults.model_dump() | given, StepsSettings, "collect steps")
@@ -143,5 +185,43 @@ def steps(
         {**counts, "device": result.engine.device, "out": str(out)},
         table(["steps", *result.regimes], [[result.steps, *result.regimes.values()]]),
         f"{result.engine.device}, vLLM {result.engine.vllm_version}",
+        f"wrote {out}",
+    )
+
+
+def _together(
+    pool: Path,
+    group: str,
+    out: Path,
+    rounds: int | None,
+    params: Path | None,
+    track: str | None,
+    output: Output,
+) -> None:
+    from chimera_train.collect.sharing import FILE_NAME, SharingSettings, collect_sharing
+    from chimera_train.config import load_section, parse_settings
+    from chimera_train.pool.schema import load_pool
+
+    defaults = load_section(params, "collect_sharing", SharingSettings)
+    given = {} if rounds is None else {"rounds": rounds}
+    settings = parse_settings(defaults.model_dump() | given, SharingSettings, "collect steps")
+    what = {"together": group, **settings.model_dump()}
+    with tracked(track, f"collect_sharing {group}", what) as run:
+        result = collect_sharing(load_pool(pool), group, out, settings, output=output)
+        if run is not None:
+            run.metrics({"slowdown": dict(enumerate(result.slowdown, 1))})
+            run.artifact(out / FILE_NAME)
+    output.result(
+        {**result.model_dump(), "out": str(out)},
+        table(
+            ["busy engines", "step time ×", "quartiles over rounds"],
+            [
+                [busy, factor, f"{low:.3g} to {high:.3g}"]
+                for busy, (factor, (low, high)) in enumerate(
+                    zip(result.slowdown, result.quartiles, strict=True), 1
+                )
+            ],
+        ),
+        f"{result.device or 'unknown device'}, {', '.join(result.engines)}",
         f"wrote {out}",
     )

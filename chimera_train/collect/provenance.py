@@ -15,7 +15,7 @@ from chimera_train.pool.launch import RunningEngine
 from chimera_train.pool.models import tokenizer_file
 from chimera_train.pool.probe import vllm_version
 
-__all__ = ["FILE_NAME", "describe_run", "now", "tokenizer_path"]
+__all__ = ["FILE_NAME", "describe_run", "now", "require_new", "tokenizer_path"]
 
 FILE_NAME = "provenance.json"
 
@@ -41,6 +41,16 @@ def describe_run(engines: Sequence[RunningEngine]) -> dict[str, Any]:
 def now() -> str:
     """The time in UTC, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def require_new(directory: Path) -> None:
+    """Refuse a directory that holds a data set already.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if (directory / FILE_NAME).exists():
+        raise ConfigError(f"{directory} holds a data set: choose another --out.")
 
 
 def tokenizer_path(model: str) -> Path | None:

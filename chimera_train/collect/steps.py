@@ -79,8 +79,7 @@ def collect_steps(
     """
     (spec,) = pool.select([engine])
     _check_profilable(spec)
-    if (out / provenance.FILE_NAME).exists():
-        raise ConfigError(f"{out} holds a data set: choose another --out.")
+    provenance.require_new(out)
     with tempfile.TemporaryDirectory(prefix="chimera-steps-") as directory:
         log = Path(directory) / "steps.jsonl"
         # The engine's interpreter may be another one, without this package.

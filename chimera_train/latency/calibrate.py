@@ -23,6 +23,7 @@ from chimera_train.latency.judge import (
 )
 from chimera_train.latency.steps import Steps
 from chimera_train.pool.schema import EngineInfo
+from chimera_train.pool.sharing import Sharing
 from chimera_train.predict.step_terms import KINDS, TERMS, compile_model, step_ms
 from chimera_train.predict.step_time import SCHEMA
 from chimera_train.traces.store import load_traces
@@ -71,7 +72,12 @@ class _Candidate:
 
 
 def calibrate(
-    steps: Steps, *, kind: str | None, engine: EngineInfo | None, traces: Path | None = None
+    steps: Steps,
+    *,
+    kind: str | None,
+    engine: EngineInfo | None,
+    traces: Path | None = None,
+    sharing: Sharing | None = None,
 ) -> Calibration:
     """Fit a step-time model on ``steps``, and judge it beside every other kind.
 
@@ -82,9 +88,11 @@ def calibrate(
         engine: the engine's configuration. Without it the figures are still measured, but the
             load constants are null and the file cannot be used for an engine.
         traces: collected traces that say how long contexts are; None takes the decode steps' own.
+        sharing: how the engine shares its device with others, which the file is to keep.
 
     Raises:
-        ConfigError: unknown kind, or traces without an engine to look for in them.
+        ConfigError: unknown kind, traces or a sharing curve without an engine to look for in them,
+            or a sharing curve that was measured without the engine's model.
         DataError: a column that the kind needs was not measured, there are too few steps or batch
             shapes, or the mean context is unknown.
     """
@@ -94,6 +102,8 @@ def calibrate(
         raise ConfigError(
             "Traces can only be used for a known engine: give its engine.json with --engine."
         )
+    if sharing is not None:
+        _require_measured(sharing, engine)
     if kind is not None:
         steps.require(KINDS[kind].needs, f"the model '{kind}'")
     check_enough(steps)
@@ -133,6 +143,8 @@ def calibrate(
         "mean_context_source": None,
         "max_batch_size": None,
         "decode_ms_per_token": None,
+        "device_group": None if sharing is None else sharing.device_group,
+        "sharing_curve": None if sharing is None else list(sharing.slowdown),
     }
     tokens, ms = fitted.table
     if tokens:
@@ -223,3 +235,18 @@ def read_engine(path: Path) -> EngineInfo:
         ConfigError: a field is missing, unknown or of a wrong type.
     """
     return parse_settings(read_json(path), EngineInfo, str(path))
+
+
+def _require_measured(sharing: Sharing, engine: EngineInfo | None) -> None:
+    if engine is None:
+        raise ConfigError(
+            "A sharing curve can only be kept for a known engine: give its engine.json with"
+            " --engine."
+        )
+    # Engines of one model are alike; what each is called is the pool file's to say.
+    if engine.model not in sharing.engines.values():
+        measured = ", ".join(f"{name} ({model})" for name, model in sharing.engines.items())
+        raise ConfigError(
+            f"The sharing curve of '{sharing.device_group}' was measured with {measured}, none of"
+            f" which serves '{engine.model}': measure its own device group."
+        )

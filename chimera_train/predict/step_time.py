@@ -23,6 +23,7 @@ from chimera_train.config import parse_settings
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import read_json
 from chimera_train.pool.schema import EngineInfo
+from chimera_train.pool.sharing import SharingCurve
 from chimera_train.predict.step_terms import KINDS, TERMS, compile_model, step_ms_of_each
 
 __all__ = ["SCHEMA", "StepTimeModel"]
@@ -45,6 +46,8 @@ class StepTimeModel:
         ranges: smallest and largest value of each of ``step_terms.AXES`` in the fitted steps;
             beyond them the model extrapolates.
         table: the token table as ``compile_model`` takes it; empty for kinds without one.
+        sharing_curve: factor of the step times by how many engines of the device are busy, from one
+            on; empty if it was not measured.
     """
 
     kind: str
@@ -55,6 +58,7 @@ class StepTimeModel:
     max_batch_size: int
     ranges: Mapping[str, tuple[float, float]]
     table: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+    sharing_curve: tuple[float, ...] = ()
 
     @classmethod
     def load(cls, path: Path, *, expect: EngineInfo | None = None) -> StepTimeModel:
@@ -67,8 +71,9 @@ class StepTimeModel:
         Raises:
             DataError: the file is malformed or of a newer schema; its terms are not exactly those
                 of its kind, with their units and finite, non-negative coefficients; its token table
-                is missing, superfluous or falls; it was fitted
-                without an engine configuration; or its engine differs from ``expect``, in which
+                is missing, superfluous or falls; its sharing curve does not begin with 1 or falls
+                below it; it was fitted without an engine configuration; or its engine differs from
+                ``expect``, in which
                 case every differing field is named.
         """
         document = read_json(path)
@@ -105,6 +110,7 @@ class StepTimeModel:
             max_batch_size=file.max_batch_size,
             ranges=file.fitted_on.ranges,
             table=_checked_table(path, file),
+            sharing_curve=file.sharing_curve or (),
         )
 
     def compiled(self) -> npt.NDArray[np.float64]:
@@ -182,6 +188,7 @@ class _File(_FilePart):
     overhead_ms: FiniteFloat
     decode_ms_per_token: FiniteFloat = Field(gt=0)
     max_batch_size: int = Field(gt=0)
+    sharing_curve: SharingCurve | None = None
 
 
 def _checked_terms(path: Path, file: _File) -> dict[str, float]:

@@ -9,7 +9,7 @@ An engine that shares no device runs by itself from one arrival of a program to 
 request finishes; the tokens it made are told to the scheduler before every choice of an engine.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from chimera_train.simulate.arrivals import Arrivals
 from chimera_train.simulate.clock import StepClock
 from chimera_train.simulate.engine import SimulatedEngine, servable
 from chimera_train.simulate.outcome import RequestLog, Simulation
+from chimera_train.simulate.sharing import sharing_curves
 from chimera_train.simulate.workload import Workload
 
 __all__ = ["simulate_once"]
@@ -34,30 +35,22 @@ def simulate_once(
     workload: Workload,
     policy: PolicySettings,
     arrivals: Arrivals,
-    sharing: Mapping[str, Sequence[float]],
 ) -> Simulation:
     """Serve ``arrivals`` on ``pool`` under ``policy``; the arguments determine everything.
 
-    ``models`` has each engine's step-time model by the engine's name, and ``sharing`` a device
-    group's slow-down by how many of its engines are busy, from one on. Engines of a group that is
-    not named do not slow each other down.
+    ``models`` has each engine's step-time model by the engine's name; engines of one device group
+    slow each other down by the sharing curve of their models.
 
     Raises:
-        ConfigError: an engine has no step-time model, or a sharing curve is too short.
+        ConfigError: an engine has no step-time model.
         DataError: the workload lacks an engine's model, or has a stage that the engine can never
-            run.
+            run; or as ``sharing_curves``.
     """
     for spec in pool.engines:
         if spec.name not in models:
             raise ConfigError(f"Engine '{spec.name}' has no step-time model: calibrate it.")
         _check_servable(spec.name, spec.model, models[spec.name], workload)
-    for group, curve in sharing.items():
-        size = sum(spec.device_group == group for spec in pool.engines)
-        if len(curve) < size:
-            raise ConfigError(
-                f"sharing.{group} has {len(curve)} factors, but {size} engines share that device."
-            )
-    return _Cluster(pool, models, workload, policy, arrivals, sharing).run()
+    return _Cluster(pool, models, workload, policy, arrivals).run()
 
 
 def _check_servable(name: str, model: str, step_time: StepTimeModel, workload: Workload) -> None:
@@ -86,7 +79,6 @@ class _Cluster:
         workload: Workload,
         policy: PolicySettings,
         arrivals: Arrivals,
-        sharing: Mapping[str, Sequence[float]],
     ) -> None:
         n = arrivals.times_ms.size
         self._workload = workload
@@ -94,9 +86,10 @@ class _Cluster:
         self._names = [spec.name for spec in pool.engines]
         # A program has at most one request in an engine.
         self._engines = [SimulatedEngine(models[name], capacity=n) for name in self._names]
-        devices: dict[str | None, int] = {group: i for i, group in enumerate(sharing)}
+        curves = sharing_curves(pool, models)
+        devices: dict[str | None, int] = {group: i for i, group in enumerate(curves)}
         self._clock = StepClock(
-            [devices.get(spec.device_group) for spec in pool.engines], list(sharing.values())
+            [devices.get(spec.device_group) for spec in pool.engines], list(curves.values())
         )
         self._scheduler = Scheduler(
             [

@@ -59,8 +59,6 @@ class SweepSettings(Settings):
             one policy with each of its values.
         seeds: number of seeds: 0, 1, ….
         questions: ``holdout``, on which nothing was fitted, or ``all``.
-        sharing: device group → slow-down of its engines by how many are busy, from one on, such as
-            ``{cpu0: [1.0, 1.8]}``.
         n_jobs: processes.
     """
 
@@ -75,7 +73,6 @@ class SweepSettings(Settings):
     arrivals: Annotated[PoissonSettings | RecordedSettings, Field(discriminator="kind")]
     seeds: int = Field(gt=0)
     questions: Literal["holdout", "all"] = "holdout"
-    sharing: dict[str, list[Annotated[FiniteFloat, Field(ge=1)]]] = {}
     n_jobs: int = Field(default=1, gt=0)
 
     @model_validator(mode="after")

@@ -20,6 +20,7 @@ from chimera_train.simulate.cluster import simulate_once
 from chimera_train.simulate.metrics import run_metrics, summarise
 from chimera_train.simulate.outcome import Simulation
 from chimera_train.simulate.settings import PoissonSettings, SweepSettings
+from chimera_train.simulate.sharing import sharing_curves
 from chimera_train.simulate.workload import Workload, workload_from_traces
 from chimera_train.traces.store import load_traces
 
@@ -68,14 +69,14 @@ def sweep(
     runs of how many are done.
 
     Raises:
-        ConfigError: a pool, a coefficient file or a sharing curve is missing or superfluous.
-        DataError: traces, predictors or coefficients do not cover the pools.
+        ConfigError: a pool or a coefficient file is missing or superfluous.
+        DataError: traces, predictors, coefficients or sharing curves do not cover the pools.
     """
     inputs = _load(settings)
     cells = list(_cells(settings, inputs))
     tasks = list(itertools.product(range(len(cells)), range(settings.seeds)))
     results = joblib.Parallel(n_jobs=settings.n_jobs, return_as="generator")(
-        joblib.delayed(_metrics)(settings, cells[cell], seed) for cell, seed in tasks
+        joblib.delayed(_metrics)(cells[cell], seed) for cell, seed in tasks
     )
     runs: list[list[dict[str, Any]]] = [[] for _ in cells]
     for done, ((cell, _), metrics) in enumerate(zip(tasks, results, strict=True), start=1):
@@ -99,7 +100,7 @@ def run_cell(settings: SweepSettings) -> tuple[SweepResult, pd.DataFrame]:
             f"The configuration describes {len(cells)} cells: give one pool, one policy and one"
             " rate, or use 'simulate sweep'."
         )
-    simulations = [_simulate(settings, cells[0], seed) for seed in range(settings.seeds)]
+    simulations = [_simulate(cells[0], seed) for seed in range(settings.seeds)]
     programs = pd.concat(
         [simulation.programs.assign(seed=seed) for seed, simulation in enumerate(simulations)],
         ignore_index=True,
@@ -111,14 +112,9 @@ def run_cell(settings: SweepSettings) -> tuple[SweepResult, pd.DataFrame]:
 def _load(settings: SweepSettings) -> list[_Inputs]:
     pools = [load_pool(path) for path in settings.pools]
     engines = {spec.name for pool in pools for spec in pool.engines}
-    groups = {spec.device_group for pool in pools for spec in pool.engines}
-    for key, names, known in (
-        ("latency", settings.latency, engines),
-        ("sharing", settings.sharing, groups),
-    ):
-        for name in names:
-            if name not in known:
-                raise ConfigError(f"{key} names '{name}', which is in none of the pools.")
+    for name in settings.latency:
+        if name not in engines:
+            raise ConfigError(f"latency names '{name}', which is in none of the pools.")
     for name in sorted(engines - settings.latency.keys()):
         raise ConfigError(f"latency names no coefficient file for engine '{name}': calibrate it.")
     models = {name: StepTimeModel.load(path) for name, path in settings.latency.items()}
@@ -139,6 +135,7 @@ def _load(settings: SweepSettings) -> list[_Inputs]:
                     f"{settings.latency[spec.name]} was calibrated on '{fitted}', but engine"
                     f" '{spec.name}' serves '{spec.model}': calibrate that."
                 )
+        sharing_curves(pool, models)  # complains now, not in the first simulation
         workload = workload_from_traces(
             traces,
             [spec.model for spec in pool.engines],
@@ -165,21 +162,19 @@ def _cells(settings: SweepSettings, inputs: list[_Inputs]) -> Iterator[_Cell]:
         yield _Cell(pool, rate, policy, draw)
 
 
-def _simulate(settings: SweepSettings, cell: _Cell, seed: int) -> Simulation:
+def _simulate(cell: _Cell, seed: int) -> Simulation:
     inputs = cell.inputs
-    groups = {spec.device_group for spec in inputs.pool.engines}
     return simulate_once(
         inputs.pool,
         inputs.models,
         inputs.workload,
         cell.policy,
         cell.draw(inputs.workload, seed=seed),
-        {group: curve for group, curve in settings.sharing.items() if group in groups},
     )
 
 
-def _metrics(settings: SweepSettings, cell: _Cell, seed: int) -> dict[str, Any]:
-    return run_metrics(_simulate(settings, cell, seed))
+def _metrics(cell: _Cell, seed: int) -> dict[str, Any]:
+    return run_metrics(_simulate(cell, seed))
 
 
 def _result(
@@ -208,19 +203,12 @@ def _result(
         for index, of_cell in enumerate(runs)
         for seed, metrics in enumerate(of_cell)
     ]
-    warnings = [warning for one in inputs for warning in _warnings(settings, one)]
+    warnings = [warning for one in inputs for warning in _warnings(one)]
     return SweepResult(summaries, pd.json_normalize(rows), warnings)
 
 
-def _warnings(settings: SweepSettings, inputs: _Inputs) -> Iterator[str]:
+def _warnings(inputs: _Inputs) -> Iterator[str]:
     engines = inputs.pool.engines
-    for group in dict.fromkeys(spec.device_group for spec in engines if spec.device_group):
-        members = [spec.name for spec in engines if spec.device_group == group]
-        if len(members) > 1 and group not in settings.sharing:
-            yield (
-                f"{inputs.path}: engines {', '.join(members)} share device '{group}', but"
-                " 'sharing' has no curve for it: they are simulated as if each had its own."
-            )
     for what, flag in (
         ("prefix caching", "enable_prefix_caching"),
         ("asynchronous scheduling", "async_scheduling"),

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ import yaml
 from chimera_train.bundle.load import Bundle, load_bundle
 from chimera_train.collect.drive import Arrival, drive
 from chimera_train.collect.runner import ProgramResult
-from chimera_train.config import Settings, load_section, load_yaml
+from chimera_train.config import Settings, load_section
 from chimera_train.errors import ChimeraError
 from chimera_train.files import write_json
 from chimera_train.output import Output, table
@@ -37,7 +37,6 @@ from chimera_train.pool.schema import Pool, load_pool
 from chimera_train.scheduling.policy import PolicySettings, RoundRobin, dump_policy
 from chimera_train.simulate.arrivals import Arrivals, poisson
 from chimera_train.simulate.cluster import simulate_once
-from chimera_train.simulate.settings import SweepSettings
 from chimera_train.simulate.workload import Workload, workload_from_traces
 from chimera_train.tasks import get_task
 from chimera_train.traces.store import load_traces
@@ -123,10 +122,9 @@ def simulated_row(
     workload: Workload,
     policy: PolicySettings,
     arrivals: Arrivals,
-    sharing: Mapping[str, Sequence[float]],
 ) -> dict[str, Any]:
     """What the simulator predicts of the same stream; times in ms."""
-    simulation = simulate_once(pool, bundle.step_time, workload, policy, arrivals, sharing)
+    simulation = simulate_once(pool, bundle.step_time, workload, policy, arrivals)
     latency = simulation.programs["program_latency_ms"]
     return {
         "programs": len(latency),
@@ -154,7 +152,6 @@ def run(output: Output, out: Path) -> dict[str, Any]:
     collected = load_section(params, "collect_traces", CollectSection)
     names = yaml.safe_load(params.read_text(encoding="utf-8"))
     pool = load_pool(Path(names["pool"]))
-    sharing = load_yaml(Path(names["sweep"]), SweepSettings).sharing
     bundle_dir = Path("artifacts/bundles") / names["export"]["name"] / "1"
     bundle = load_bundle(bundle_dir)
     task, workflow = get_task(names["task"]), load_workflow(names["workflow"])
@@ -210,7 +207,7 @@ def run(output: Output, out: Path) -> dict[str, Any]:
             ]
             rows[label] = {
                 "live": live_row(results, scores, log),
-                "simulated": simulated_row(pool, bundle, workload, policy, arrivals, sharing),
+                "simulated": simulated_row(pool, bundle, workload, policy, arrivals),
             }
     write_json(out, {"settings": settings.model_dump(), "policies": rows})
     return rows

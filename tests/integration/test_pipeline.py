@@ -28,8 +28,11 @@ def test_the_stages_are_the_whole_job_in_order(commands):
     stages = [" ".join(command[1:3]) for command in commands]
     assert stages.index("collect traces") < stages.index("fit length")
     assert stages.index("collect traces") < stages.index("fit router")
-    assert stages.count("collect steps") == 3
+    assert stages.count("collect steps") == 4  # three engines, and all of them together
     assert stages.count("calibrate --steps") == 3
+    assert max(i for i, stage in enumerate(stages) if stage == "collect steps") < stages.index(
+        "calibrate --steps"
+    )
     assert [stage.split()[0] for stage in stages[-2:]] == ["simulate", "export"]
 
 

@@ -9,7 +9,13 @@ def step_time():
     """A factory of step-time models: coefficients by name, engine limits, load constants."""
 
     def make(
-        *, terms=None, model="m", decode_ms_per_token=10.0, max_batch_size=4, **limits
+        *,
+        terms=None,
+        model="m",
+        decode_ms_per_token=10.0,
+        max_batch_size=4,
+        sharing_curve=(),
+        **limits,
     ) -> StepTimeModel:
         info = {
             "model": model,
@@ -38,6 +44,7 @@ def step_time():
             decode_ms_per_token=decode_ms_per_token,
             max_batch_size=max_batch_size,
             ranges={},
+            sharing_curve=sharing_curve,
         )
 
     return make

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from chimera_train.collect.jobs import CollectSettings
+from chimera_train.collect.sharing import SharingSettings
 from chimera_train.collect.steps import StepsSettings
 from chimera_train.config import load_section, load_yaml
 from chimera_train.length.settings import LengthSettings
@@ -31,6 +32,7 @@ def names():
     [
         ("collect_traces", CollectSettings),
         ("collect_steps", StepsSettings),
+        ("collect_sharing", SharingSettings),
         ("fit_length", LengthSettings),
         ("fit_router", RouterSettings),
     ],
@@ -50,5 +52,6 @@ def test_the_pipeline_names_what_exists(names):
     sweep = load_yaml(ROOT / names["sweep"], SweepSettings)
     assert set(sweep.latency) == {engine.name for engine in pool.engines}
     assert sweep.pools == [Path(names["pool"])]
-    engines = yaml.safe_load((ROOT / "dvc.yaml").read_text())["vars"][0]["engines"]
-    assert engines == [engine.name for engine in pool.engines]
+    names, group = yaml.safe_load((ROOT / "dvc.yaml").read_text())["vars"]
+    assert names["engines"] == [engine.name for engine in pool.engines]
+    assert {engine.device_group for engine in pool.engines} == {group["device_group"]}

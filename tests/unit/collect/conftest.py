@@ -4,8 +4,9 @@ import asyncio
 import hashlib
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -25,7 +26,8 @@ class FakeEngine:
 
     ``mishap(body)`` may return a status code to answer with instead, or ``drop`` (close the
     connection before the answer), ``cut`` (close it after the first word), ``no_usage`` or
-    ``no_end`` (leave these out), or a line to send as the only event.
+    ``no_end`` (leave these out), or a line to send as the only event. Every completion takes
+    ``delay_s``; ``spans`` has the max_tokens, start and end of each.
     """
 
     def __init__(self) -> None:
@@ -35,6 +37,7 @@ class FakeEngine:
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.ended: list[str] = []
+        self.spans: list[tuple[int, float, float]] = []
         self.active = 0
         self.most_active = 0
         self.base_url = ""
@@ -46,6 +49,7 @@ class FakeEngine:
                 Route("/v1/models", lambda _: JSONResponse(models)),
                 Route("/version", lambda _: JSONResponse({"version": "0.0.fake"})),
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
+                Route("/v1/completions", self.complete, methods=["POST"]),
                 Route("/v1/programs/{program_id}/end", self.end, methods=["POST"]),
             ]
         )
@@ -62,6 +66,16 @@ class FakeEngine:
         if isinstance(mishap, int):
             return JSONResponse({"error": {"message": "no can do"}}, status_code=mishap)
         return StreamingResponse(self._stream(body, mishap), media_type="text/event-stream")
+
+    async def complete(self, request: Request) -> Response:
+        body = await request.json()
+        mishap = self.mishap(body)
+        if isinstance(mishap, int):
+            return JSONResponse({"error": {"message": "no can do"}}, status_code=mishap)
+        start = time.monotonic()
+        await asyncio.sleep(self.delay_s)
+        self.spans.append((body["max_tokens"], start, time.monotonic()))
+        return JSONResponse({"id": "1", "choices": [], "created": 1, "model": "fake"})
 
     async def _stream(self, body: dict[str, Any], mishap: str | None) -> AsyncIterator[bytes]:
         self.active += 1
@@ -109,9 +123,8 @@ class _Server(uvicorn.Server):
         return nullcontext()
 
 
-@pytest.fixture
-def engine() -> Iterator[FakeEngine]:
-    fake = FakeEngine()
+@contextmanager
+def serving(fake: FakeEngine) -> Iterator[FakeEngine]:
     config = uvicorn.Config(fake.app(), port=0, log_level="critical", timeout_graceful_shutdown=1)
     server = _Server(config)
     thread = threading.Thread(target=server.run)
@@ -123,6 +136,18 @@ def engine() -> Iterator[FakeEngine]:
     yield fake
     server.should_exit = True
     thread.join()
+
+
+@pytest.fixture
+def engine() -> Iterator[FakeEngine]:
+    with serving(FakeEngine()) as fake:
+        yield fake
+
+
+@pytest.fixture
+def two_engines() -> Iterator[tuple[FakeEngine, FakeEngine]]:
+    with serving(FakeEngine()) as one, serving(FakeEngine()) as two:
+        yield one, two
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from chimera_train.cli import collect
 from chimera_train.collect.jobs import CollectSettings
+from chimera_train.collect.sharing import SharingSettings
 from chimera_train.collect.steps import StepsSettings
 from chimera_train.errors import ChimeraError
 from chimera_train.files import read_json
@@ -25,6 +26,11 @@ class Cli:
         self.out = directory / "out"
         (directory / "pool.yaml").write_text(
             f"engines:\n  - {{name: one, model: fake, base_url: '{engine.base_url}'}}\n"
+            + "".join(
+                f"  - {{name: {name}, model: fake, device_group: {group},"
+                f" base_url: '{engine.base_url}'}}\n"
+                for name, group in (("a", "gpu"), ("b", "gpu"), ("c", "single"))
+            )
         )
         (directory / "params.yaml").write_text(
             "collect_traces: {limit: 3, temperature: 0.5, samples: 2, seed: 4}\n"
@@ -68,11 +74,17 @@ def test_json_is_one_object_with_the_counts(cli: Cli) -> None:
 
 def test_the_defaults_in_the_help_are_those_of_the_settings(cli: Cli) -> None:
     app = typer.main.get_command(cli.app)
-    for command, settings in (("traces", CollectSettings()), ("steps", StepsSettings())):
+    for command, *settings in (
+        ("traces", CollectSettings()),
+        ("steps", StepsSettings(), SharingSettings()),
+    ):
         options = app.commands["collect"].commands[command].params  # type: ignore[attr-defined]
         shown = {o.name: float(o.show_default) for o in options if isinstance(o.show_default, str)}
-        assert shown == {name: getattr(settings, name) for name in shown}
-        assert set(shown) >= {"traces": {"limit", "samples"}, "steps": {"budget_s"}}[command]
+        defaults = {name: value for one in settings for name, value in one.model_dump().items()}
+        assert shown == {name: defaults[name] for name in shown}
+        assert (
+            set(shown) >= {"traces": {"limit", "samples"}, "steps": {"budget_s", "rounds"}}[command]
+        )
 
 
 def test_without_json_it_is_a_table(cli: Cli) -> None:
@@ -154,6 +166,13 @@ def test_bad_input_is_exit_code_2_and_writes_nothing(
         (["--engine", "two"], "no engine 'two'"),
         (["--engine", "one"], "already runs"),
         (["--engine", "one", "--budget-s", "0"], "budget_s: input should be greater than 0"),
+        ([], "exactly one of --engine and --together"),
+        (["--engine", "one", "--together", "gpu"], "exactly one of --engine and --together"),
+        (["--engine", "one", "--rounds", "3"], "--rounds belongs to --together"),
+        (["--together", "gpu", "--budget-s", "3"], "--budget-s belongs to --engine"),
+        (["--together", "gpu", "--rounds", "1"], "rounds: input should be greater than or equal"),
+        (["--together", "typo"], "no device group 'typo': it has gpu, single"),
+        (["--together", "single"], "nothing to measure together"),
     ],
 )
 def test_steps_refuses_what_it_cannot_profile(cli: Cli, arguments: list[str], words: str) -> None:
@@ -162,3 +181,19 @@ def test_steps_refuses_what_it_cannot_profile(cli: Cli, arguments: list[str], wo
     assert error.exit_code == 2
     assert words in str(error)
     assert not cli.out.exists()
+
+
+def test_sharing_is_one_object_and_a_table(cli: Cli) -> None:
+    result = cli("steps", "--together", "gpu", "--rounds", "3", "--json")
+    assert result.exit_code == 0, result.output
+    values = json.loads(result.stdout)
+    assert values == {**read_json(cli.out / "sharing.json"), "out": str(cli.out)}
+    assert (values["device_group"], list(values["engines"]), values["rounds"]) == (
+        "gpu",
+        ["a", "b"],
+        3,
+    )
+    assert [len(values[key]) for key in ("slowdown", "quartiles")] == [2, 2]
+    cli.out = cli.directory / "again"
+    text = cli("steps", "--together", "gpu", "--rounds", "3", "--quiet").stdout
+    assert text.splitlines()[1].split()[:2] == ["1", "1"]

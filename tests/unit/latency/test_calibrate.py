@@ -203,6 +203,66 @@ def test_tokens_are_all_that_can_be_fitted_on_tokens(tmp_path: Path, steps_frame
     assert document["baselines"] == {}
 
 
+def write_sharing(path: Path, **changes: object) -> Path:
+    value = {
+        "schema_version": 1,
+        "device_group": "gpu",
+        "device": "cpu",
+        "engines": {"a": "package:small", "b": "other"},
+        "rounds": 9,
+        "n_seqs": 8,
+        "alone_ms_per_token": {"a": 2.0, "b": 3.0},
+        "slowdown": [1.0, 1.4],
+        "quartiles": [[1.0, 1.0], [1.3, 1.5]],
+    }
+    write_json(path, value | changes)
+    return path
+
+
+def test_the_file_keeps_the_sharing_curve(
+    tmp_path: Path, steps_frame: Make, engine: EngineInfo
+) -> None:
+    source = steps_directory(tmp_path / "s", steps_frame(300), engine)
+    sharing, out = write_sharing(tmp_path / "sharing.json"), tmp_path / "latency.json"
+    text, _ = run("--steps", source, "--sharing", sharing, "--out", out)
+    assert "engines of 'gpu' busy: times 1, 1.4" in text
+    assert read_json(out)["device_group"] == "gpu"
+    assert StepTimeModel.load(out).sharing_curve == (1.0, 1.4)
+    run("--steps", source, "--out", out)
+    assert read_json(out)["sharing_curve"] is None
+    assert StepTimeModel.load(out).sharing_curve == ()
+
+
+def test_a_sharing_curve_that_is_not_the_engines_or_damaged_is_refused(
+    tmp_path: Path, steps_frame: Make, engine: EngineInfo
+) -> None:
+    source = steps_directory(tmp_path / "s", steps_frame(300), engine)
+    out = tmp_path / "latency.json"
+    changes: list[tuple[type[Exception], dict[str, object], str]] = [
+        (
+            ConfigError,
+            {"engines": {"a": "x", "b": "y"}},
+            r"'gpu' was measured with a \(x\), b \(y\), none of which serves 'package:small'",
+        ),
+        (DataError, {"schema_version": 2}, "schema version 2, newer"),
+        (DataError, {"slowdown": [1.1, 1.4]}, "the first factor .* must be 1"),
+        (DataError, {"slowdown": [1.0, 0.9]}, r"slowdown\.1"),
+        (DataError, {"slowdown": [1.0]}, "one entry for each of the 2 engines"),
+        (DataError, {"rounds": None}, "rounds"),
+    ]
+    for error, change, words in changes:
+        sharing = write_sharing(tmp_path / "sharing.json", **change)
+        with pytest.raises(error, match=words):
+            run("--steps", source, "--sharing", sharing, "--out", out)
+    with pytest.raises(DataError, match="does not exist"):
+        run("--steps", source, "--sharing", tmp_path / "none.json", "--out", out)
+    steps_frame(300).to_csv(tmp_path / "s.csv", index=False)
+    sharing = write_sharing(tmp_path / "sharing.json")
+    with pytest.raises(ConfigError, match="can only be kept for a known engine"):
+        run("--steps", tmp_path / "s.csv", "--sharing", sharing, "--out", out)
+    assert not out.exists()
+
+
 def test_without_engine_json_figures_but_no_usable_model(tmp_path: Path, steps_frame: Make) -> None:
     steps_frame(300).to_csv(tmp_path / "s.csv", index=False)
     out = tmp_path / "latency.json"

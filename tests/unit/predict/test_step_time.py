@@ -75,6 +75,13 @@ def test_step_times_by_hand(write: Callable[[Any], Path]) -> None:
     assert model.ranges == {"decode_tokens": (0.0, 32.0)}
 
 
+def test_the_sharing_curve_is_optional(write: Callable[[Any], Path]) -> None:
+    for value, expected in (([1.0, 1.4, 1.9], (1.0, 1.4, 1.9)), ([1], (1.0,)), (None, ())):
+        model = StepTimeModel.load(write(document() | {"sharing_curve": value}))
+        assert model.sharing_curve == expected
+    assert StepTimeModel.load(write(document())).sharing_curve == ()
+
+
 def test_one_coefficient_for_all_tokens(write: Callable[[Any], Path]) -> None:
     value = document() | {
         "kind": "tokens",
@@ -172,6 +179,11 @@ def test_a_missing_repeated_or_wrong_term_is_refused(
         ({"decode_ms_per_token": 0.0}, "decode_ms_per_token"),
         ({"max_batch_size": 0}, "max_batch_size"),
         ({"fitted_on": {}}, "fitted_on.ranges"),
+        ({"sharing_curve": []}, "sharing_curve"),
+        ({"sharing_curve": [1.2, 1.5]}, "sharing_curve: the first factor .* must be 1"),
+        ({"sharing_curve": [1.0, 0.5]}, r"sharing_curve\.1"),
+        ({"sharing_curve": [1.0, float("inf")]}, r"sharing_curve\.1"),
+        ({"sharing_curve": [1.0, float("nan")]}, r"sharing_curve\.1"),
     ],
 )
 def test_a_malformed_file_is_refused(

@@ -69,7 +69,6 @@ def waits(step_time, workload, *, rate_per_s, seeds, programs, step_ms):
             workload,
             RoundRobin(),
             poisson(workload, rate_per_s=rate_per_s, programs=programs, seed=seed),
-            {},
         )
         .requests["queue_ms"]
         .mean()
@@ -112,7 +111,7 @@ def test_a_batch_by_hand(step_time):
     models = {"e": step_time(terms=terms, max_num_seqs=2, max_batch_size=2)}
     workload = make_workload([[[(5, 2), (3, 1)]], [[(4, 3)]], [[(6, 1)]]])
     result = simulate_once(
-        make_pool("e"), models, workload, RoundRobin(), in_turn(workload, [0, 1, 2]), {}
+        make_pool("e"), models, workload, RoundRobin(), in_turn(workload, [0, 1, 2])
     )
     #  0-15: prefill 0 (5 tokens)            15-31: decode 0, prefill 1 (4); 0's first stage is done
     # 31-43: decode 1                        43-61: decode 1, prefill 2 (6); both are done
@@ -127,19 +126,31 @@ def test_a_batch_by_hand(step_time):
 
 
 def test_engines_of_one_device_slow_each_other_down(step_time):
-    models = {name: step_time(terms={"const": 10.0}) for name in "ab"}
+    # A curve may be longer than the group: it was measured with a third engine.
+    model = step_time(terms={"const": 10.0}, sharing_curve=(1.0, 1.5, 1.9))
     workload = make_workload([[[(1, 3)]]])
-    for sharing, expected in (({}, [30, 30]), ({"gpu": [1.0, 1.5]}, [42.5, 42.5])):
+    for group, expected in ((None, [30, 30]), ("gpu", [42.5, 42.5])):
         result = simulate_once(
-            make_pool(*"ab", device_group="gpu"),
-            models,
+            make_pool(*"ab", device_group=group),
+            dict.fromkeys("ab", model),
             workload,
             RoundRobin(),
             in_turn(workload, [0, 5]),
-            sharing,
         )
         # a: 5 ms alone, then 25 ms of work at 1/1.5 until 42.5; b: 25 ms of work by then, and 5.
         assert result.programs["program_latency_ms"].tolist() == expected
+
+
+def test_an_engine_that_is_alone_in_its_group_needs_no_curve(step_time):
+    workload = make_workload([[[(1, 3)]]])
+    result = simulate_once(
+        make_pool("e", device_group="gpu"),
+        {"e": step_time(terms={"const": 10.0})},
+        workload,
+        RoundRobin(),
+        in_turn(workload, [0]),
+    )
+    assert result.programs["program_latency_ms"].tolist() == [30]
 
 
 PROGRAMS = st.lists(
@@ -161,8 +172,13 @@ POLICIES = st.one_of(
 GAPS = st.lists(st.floats(0, 40), min_size=12, max_size=12)
 
 
-def make_models(step_time):
-    common = {"num_kv_blocks": 5, "max_num_batched_tokens": 12, "max_model_len": 60}
+def make_models(step_time, sharing_curve=()):
+    common = {
+        "sharing_curve": sharing_curve,
+        "num_kv_blocks": 5,
+        "max_num_batched_tokens": 12,
+        "max_model_len": 60,
+    }
     return {
         "small": step_time(
             model="s", terms={"const": 3.0, "decode_tokens": 0.2}, decode_ms_per_token=4, **common
@@ -180,11 +196,14 @@ def two_models(programs, data):
     return make_workload(rows, models=("s", "l"), confidence=np.reshape(q, (half, 2)))
 
 
-POOL = Pool(
-    engines=[
-        EngineSpec(name="small", model="s", device_group="gpu", base_url="http://x/v1"),
-        EngineSpec(name="large", model="l", device_group="gpu", base_url="http://x/v1"),
-    ]
+APART, TOGETHER = (
+    Pool(
+        engines=[
+            EngineSpec(name="small", model="s", device_group=group, base_url="http://x/v1"),
+            EngineSpec(name="large", model="l", device_group=group, base_url="http://x/v1"),
+        ]
+    )
+    for group in (None, "gpu")
 )
 
 
@@ -195,8 +214,8 @@ def test_running_ahead_is_the_same_as_step_by_step(step_time, programs, gaps, po
     arrivals = in_turn(workload, np.cumsum(gaps))
     # A sharing curve without slow-down changes nothing but forbids engines to run ahead.
     ahead, stepwise = (
-        simulate_once(POOL, make_models(step_time), workload, policy, arrivals, sharing)
-        for sharing in ({}, {"gpu": [1.0, 1.0]})
+        simulate_once(pool, make_models(step_time, (1.0, 1.0)), workload, policy, arrivals)
+        for pool in (APART, TOGETHER)
     )
     pd.testing.assert_frame_equal(ahead.programs, stepwise.programs)
     pd.testing.assert_frame_equal(ahead.requests, stepwise.requests)
@@ -204,13 +223,11 @@ def test_running_ahead_is_the_same_as_step_by_step(step_time, programs, gaps, po
 
 
 @settings(max_examples=40)
-@given(PROGRAMS, GAPS, POLICIES, st.sampled_from([{}, {"gpu": [1.0, 1.7]}]), st.data())
-def test_every_program_is_served_once_by_one_engine(
-    step_time, programs, gaps, policy, sharing, data
-):
+@given(PROGRAMS, GAPS, POLICIES, st.sampled_from([APART, TOGETHER]), st.data())
+def test_every_program_is_served_once_by_one_engine(step_time, programs, gaps, policy, pool, data):
     workload = two_models(programs, data)
     arrivals = in_turn(workload, np.cumsum(gaps))
-    result = simulate_once(POOL, make_models(step_time), workload, policy, arrivals, sharing)
+    result = simulate_once(pool, make_models(step_time, (1.0, 1.7)), workload, policy, arrivals)
     requests = result.requests.to_dict("records")
     assert len(result.programs) == len(gaps)
     for number, program in enumerate(result.programs.to_dict("records")):
@@ -237,9 +254,7 @@ def test_shortest_total_job_first_serves_short_programs_first(step_time):
     arrivals = in_turn(workload, [0, 1, 2, 3])
     ends = {}
     for order in ("fcfs", "stjf"):
-        result = simulate_once(
-            make_pool("e"), models, workload, RoundRobin(order=order), arrivals, {}
-        )
+        result = simulate_once(make_pool("e"), models, workload, RoundRobin(order=order), arrivals)
         ends[order] = (
             result.programs["arrival_ms"] + result.programs["program_latency_ms"]
         ).tolist()
@@ -256,7 +271,7 @@ def test_the_load_follows_the_tokens_that_streamed(step_time):
     workload = make_workload([[[(1, 10)]]])
     policy = Chimera(tau=0.0, load="inflight")
     result = simulate_once(
-        make_pool("a", "b"), models, workload, policy, in_turn(workload, [0, 0.5, 5.5]), {}
+        make_pool("a", "b"), models, workload, policy, in_turn(workload, [0, 0.5, 5.5])
     )
     assert result.programs["engine"].tolist() == ["a", "b", "a"]
 
@@ -271,7 +286,6 @@ def test_the_same_seed_gives_the_same_programs_under_every_policy(step_time):
             workload,
             policy,
             poisson(workload, rate_per_s=20, programs=50, seed=3),
-            {},
         ).programs
         for policy in (RoundRobin(), ShortestQueue(), Chimera())
     ]
@@ -295,7 +309,7 @@ def test_preemptions_are_counted(step_time):
     models = {"e": step_time(num_kv_blocks=4, max_num_seqs=2, max_batch_size=2)}
     workload = make_workload([[[(10, 20)]]])
     result = simulate_once(
-        make_pool("e"), models, workload, RoundRobin(), in_turn(workload, [0, 0]), {}
+        make_pool("e"), models, workload, RoundRobin(), in_turn(workload, [0, 0])
     )
     assert result.requests["preemptions"].tolist() == [0, 1]
 
@@ -304,7 +318,6 @@ def test_preemptions_are_counted(step_time):
     ("change", "error", "named"),
     [
         ({"models": {}}, ConfigError, "'e' has no step-time model"),
-        ({"sharing": {"gpu": []}}, ConfigError, "sharing.gpu"),
         ({"pool": make_pool("e", model="other")}, DataError, "'other'"),
         ({"limits": {"num_kv_blocks": 2}}, DataError, "'e' can never run .* 'q1-m'"),
         ({"limits": {"max_model_len": 24}}, DataError, "'e' can never run .* 'q1-m'"),
@@ -314,10 +327,37 @@ def test_what_cannot_be_simulated_is_refused(step_time, change, error, named):
     workload = make_workload([[[(2, 2)]], [[(3, 4), (20, 5)]]])
     with pytest.raises(error, match=named):
         simulate_once(
-            change.get("pool", make_pool("e", device_group="gpu")),
+            change.get("pool", make_pool("e")),
             change.get("models", {"e": step_time(**change.get("limits", {}))}),
             workload,
             RoundRobin(),
             in_turn(workload, [0.0]),
-            change.get("sharing", {}),
+        )
+
+
+@pytest.mark.parametrize(
+    ("curves", "words"),
+    [
+        ([(), ()], "Engines a, b share device 'gpu', .* of 'a' has no sharing curve: measure"),
+        ([(1.0, 1.5), ()], "of 'b' has no sharing curve: .*collect steps --together gpu"),
+        ([(1.0,), (1.0,)], "of 'a' has one for up to 1 busy engines: measure"),
+        (
+            [(1.0, 1.5), (1.0, 1.6)],
+            r"Engines 'a' and 'b' .* different sharing curves \(\[1, 1.5\] and \[1, 1.6\]\)",
+        ),
+        ([(1.0, 1.5), (1.0, 1.5, 1.9)], "Engines 'a' and 'b' .* different sharing curves"),
+    ],
+)
+def test_sharing_that_was_not_measured_or_not_together_is_refused(step_time, curves, words):
+    workload = make_workload([[[(2, 2)]]])
+    models = {
+        name: step_time(sharing_curve=curve) for name, curve in zip("ab", curves, strict=True)
+    }
+    with pytest.raises(DataError, match=words):
+        simulate_once(
+            make_pool("a", "b", device_group="gpu"),
+            models,
+            workload,
+            RoundRobin(),
+            in_turn(workload, [0.0]),
         )

@@ -43,6 +43,7 @@ def write_latency(path, model):
             "overhead_ms": 0.0,
             "decode_ms_per_token": model.decode_ms_per_token,
             "max_batch_size": model.max_batch_size,
+            "sharing_curve": list(model.sharing_curve) or None,
         },
     )
 
@@ -69,9 +70,8 @@ def config(tmp_path, traces_dir, step_time, monkeypatch):
     ]
     (tmp_path / "pool.yaml").write_text(yaml.safe_dump({"engines": engines}))
     for name, step_ms in (("small", 2.0), ("large", 5.0)):
-        write_latency(
-            tmp_path / f"{name}.json", step_time(model=f"m-{name}", terms={"const": step_ms})
-        )
+        model = step_time(model=f"m-{name}", terms={"const": step_ms}, sharing_curve=(1.0, 1.5))
+        write_latency(tmp_path / f"{name}.json", model)
     return {
         "traces": str(traces_dir),
         "pools": [str(tmp_path / "pool.yaml")],
@@ -82,7 +82,6 @@ def config(tmp_path, traces_dir, step_time, monkeypatch):
         "arrivals": {"kind": "poisson", "rates_per_s": [2, 8], "programs": 30},
         "seeds": 3,
         "questions": "all",
-        "sharing": {"gpu": [1.0, 1.5]},
     }
 
 
@@ -124,12 +123,10 @@ def test_a_grid_has_one_cell_for_each_pool_rate_and_policy(config, write):
 
 
 def test_processes_do_not_change_the_result(config, write):
-    del config["sharing"]
     config["policies"] = [{"kind": "shortest_queue"}]
     one = sweep(load(write, config))
     two = sweep(load(write, config | {"n_jobs": 2}))
     assert one.cells == two.cells
-    assert "engines small, large share device 'gpu'" in one.warnings[0]
 
 
 def test_recorded_arrivals_are_one_cell(config, write):
@@ -142,7 +139,9 @@ def test_recorded_arrivals_are_one_cell(config, write):
 
 
 def test_what_is_not_simulated_is_said(config, write, step_time, tmp_path):
-    model = step_time(model="m-small", enable_prefix_caching=True, async_scheduling=True)
+    model = step_time(
+        model="m-small", enable_prefix_caching=True, async_scheduling=True, sharing_curve=(1, 1.5)
+    )
     write_latency(tmp_path / "small.json", model)
     config["policies"] = [{"kind": "round_robin"}]
     warnings = sweep(load(write, config)).warnings
@@ -197,7 +196,6 @@ def test_tracked_figures_have_names_of_their_own(config, write):
         ("policies", [{"kind": "chimera", "tua": 1}], "tua", "tua"),
         ("policies", [], "policies", "policies"),
         ("seeds", 0, "seeds", "seeds"),
-        ("sharing", {"gpu": [1.0, 0.5]}, "- 0.5", "sharing.gpu"),
         ("unknown", 1, "unknown", "unknown"),
         ("router", None, "traces", "needs 'router'"),
         ("length", None, "traces", "needs 'length'"),
@@ -216,8 +214,6 @@ def test_a_mistake_is_named_with_file_line_and_key(config, write, key, value, li
     [
         ({"latency": {}}, ConfigError, "engine 'large'"),
         ({"latency": {"typo": "x"}}, ConfigError, "'typo'"),
-        ({"sharing": {"cpu7": [1.0]}}, ConfigError, "'cpu7'"),
-        ({"sharing": {"gpu": [1.0]}}, ConfigError, "sharing.gpu"),
         ({"latency": {"small": "a.json", "large": "b.json"}}, DataError, r"a\.json does not exist"),
         ({"traces": "nowhere"}, DataError, "nowhere"),
     ],
@@ -231,6 +227,14 @@ def test_coefficients_of_another_model_are_refused(config, write, step_time, tmp
     write_latency(tmp_path / "small.json", step_time(model="m-other"))
     with pytest.raises(DataError, match=r"small\.json was calibrated on 'm-other'.*'m-small'"):
         sweep(load(write, config))
+
+
+def test_a_curve_that_is_missing_is_refused_before_anything_runs(
+    config, write, step_time, tmp_path
+):
+    write_latency(tmp_path / "small.json", step_time(model="m-small"))
+    with pytest.raises(DataError, match=r"small, large share device 'gpu', .*of 'small' has no"):
+        sweep(load(write, config), lambda *_: pytest.fail("ran"))
 
 
 @pytest.fixture
