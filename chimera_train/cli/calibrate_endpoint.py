@@ -11,6 +11,9 @@ from chimera_train.output import Output, table
 
 __all__ = ["register"]
 
+# Near saturation chance alone moves a mean wait by this much.
+_POOR_PERCENT = 50.0
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
@@ -53,6 +56,12 @@ def calibrate_endpoint(
 
         plot_endpoint(plot, document)
     write_json(out, document)
+    fitted = document["mape"]["fitted"]
+    if fitted is not None and fitted > _POOR_PERCENT:
+        output.warn(
+            f"the formula misses the mean TTFTs by {fitted:.3g} % even where it was fitted: do not"
+            " rely on it for this endpoint"
+        )
     output.result({"out": str(out), **document}, *_summary(document, out))
 
 

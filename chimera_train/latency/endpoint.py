@@ -31,7 +31,7 @@ def calibrate_endpoint(observed: Loads, *, seed: int) -> Mapping[str, Any]:
 
     Raises:
         DataError: the lowest load is saturated; no load waits; or the waits do not grow with the
-            rate as the model has it.
+            rate as the model has it, or contradict that the endpoint kept up with the highest.
     """
     loads, source = observed.loads, observed.source
     if loads[0].saturated:

@@ -111,7 +111,8 @@ class Waits:
         """The model of all loads but ``left_out``.
 
         Raises:
-            DataError: the waits do not grow with the rate as the model has it.
+            DataError: the waits do not grow with the rate as the model has it, or contradict that
+                the endpoint kept up with the highest.
         """
         rows = [*self._open[1:], *self._saturated]
         used = np.array([load is not left_out for load in rows])
@@ -126,6 +127,12 @@ class Waits:
             raise DataError(
                 f"{self._source}: the waits do not grow with the arrival rate as limited processor"
                 " sharing has it: observe rates nearer to saturation, and each for longer."
+            )
+        if mu < self._mu[1]:
+            raise DataError(
+                f"{self._source}: the waits put the capacity at or below"
+                f" {self._rates[-1]:.4g}/s, a rate that the endpoint seems to have kept up with:"
+                " observe that rate for longer, or leave it out."
             )
         floor_ms = self._rest_ms[0] - mean_wait_ms(self._rates[0], mu, k)
         return ProcessorSharing(

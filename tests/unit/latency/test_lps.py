@@ -178,6 +178,14 @@ def test_saturation_alone_has_no_floor(tmp_path: Path) -> None:
         fitted(tmp_path, observe(shared(10.0, 4), [14.0, 16, 20], 1000))
 
 
+def test_a_capacity_below_a_rate_that_was_kept_up_with_is_refused(tmp_path: Path) -> None:
+    frame = observe(shared(10.0, 1), [1.0, 3, 5, 7], 1000)
+    idle = observe(shared(1000.0, 1), [9.9], 1000)
+    frame.loc[frame["rate_per_s"] == 7, ["ttft_ms", "e2e_ms"]] += 1e5
+    with pytest.raises(DataError, match=r"put the capacity at or below .*/s, a rate"):
+        fitted(tmp_path, pd.concat([frame, idle]))
+
+
 def test_the_same_seed_gives_the_same_file(tmp_path: Path) -> None:
     frame = observe(shared(10.0, 4), [1.0, 5, 8], 1000)
     assert fitted(tmp_path, frame) == fitted(tmp_path, frame)
