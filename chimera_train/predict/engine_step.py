@@ -76,7 +76,7 @@ START, FIRST_TOKEN = range(2)
 # Rows of ``queues``; the running are in order of admission, the waiting in that of urgency.
 RUNNING, WAITING = range(2)
 # Entries of ``counts``.
-N_RUNNING, N_WAITING, FREE_BLOCKS, STEPS = range(4)
+N_RUNNING, N_WAITING, FREE_BLOCKS, STEPS, EXTRAPOLATED = range(5)
 # Entries of ``limits``. CHUNKED: whether a prompt may be computed in several steps.
 MAX_SEQS, MAX_TOKENS, BLOCK_SIZE, CHUNKED = range(4)
 
@@ -185,6 +185,7 @@ def advance(
         if prefill + decode == 0:
             continue
         duration_ms = step_ms(compiled, prefill, decode, context, attention)
+        counts[EXTRAPOLATED] += extrapolates(compiled, prefill, decode, context, attention)
         end_ms = now_ms + duration_ms * slowdown
         if end_ms >= horizon_ms or _finishes_any(requests, queues, counts):
             return now_ms, duration_ms
