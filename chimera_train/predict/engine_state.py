@@ -77,7 +77,7 @@ class EngineState:
     Attributes:
         requests: shape (10, capacity).
         queues: shape (2, capacity).
-        counts: shape (4,).
+        counts: shape (5,).
     """
 
     requests: npt.NDArray[np.int64]
@@ -87,7 +87,7 @@ class EngineState:
     @classmethod
     def empty(cls, info: EngineInfo, capacity: int) -> EngineState:
         """An engine without requests that has room for ``capacity`` of them."""
-        counts = np.zeros(4, dtype=np.int64)
+        counts = np.zeros(engine_step.COUNT_ENTRIES, dtype=np.int64)
         counts[engine_step.FREE_BLOCKS] = _usable_blocks(info)
         requests = np.zeros((engine_step.REQUEST_ROWS, capacity), dtype=np.int64)
         return cls(requests, np.zeros((2, capacity), dtype=np.int64), counts)

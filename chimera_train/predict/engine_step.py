@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from chimera_train.predict.step_terms import step_ms
+from chimera_train.predict.step_terms import extrapolates, step_ms
 
 __all__ = [
     "ARRIVAL",
@@ -41,6 +41,8 @@ __all__ = [
     "CHUNK",
     "CHUNKED",
     "COMPUTED",
+    "COUNT_ENTRIES",
+    "EXTRAPOLATED",
     "FIRST_TOKEN",
     "FREE_BLOCKS",
     "GENERATED",
@@ -75,8 +77,9 @@ REQUEST_ROWS = 10
 START, FIRST_TOKEN = range(2)
 # Rows of ``queues``; the running are in order of admission, the waiting in that of urgency.
 RUNNING, WAITING = range(2)
-# Entries of ``counts``.
+# Entries of ``counts``. EXTRAPOLATED: steps outside what the step-time model was fitted on.
 N_RUNNING, N_WAITING, FREE_BLOCKS, STEPS, EXTRAPOLATED = range(5)
+COUNT_ENTRIES = 5
 # Entries of ``limits``. CHUNKED: whether a prompt may be computed in several steps.
 MAX_SEQS, MAX_TOKENS, BLOCK_SIZE, CHUNKED = range(4)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -61,12 +61,15 @@ class StepTimeModel:
     sharing_curve: tuple[float, ...] = ()
 
     @classmethod
-    def load(cls, path: Path, *, expect: EngineInfo | None = None) -> StepTimeModel:
+    def load(
+        cls, path: Path, *, expect: EngineInfo | None = None, allow: Collection[str] = ()
+    ) -> StepTimeModel:
         """Read a coefficient file written by ``chimera-train calibrate``.
 
         Args:
             path: the file.
-            expect: the engine that the model is going to be used for.
+            expect: the engine that the model is going to be used for, and that the result has.
+            allow: fields of the engine that may differ from the file's.
 
         Raises:
             DataError: the file is malformed or of a newer schema; its terms are not exactly those
@@ -100,11 +103,11 @@ class StepTimeModel:
             )
         terms = _checked_terms(path, file)
         if expect is not None:
-            _refuse_another_engine(path, file.engine, expect)
+            _refuse_another_engine(path, file.engine, expect, allow)
         return cls(
             kind=file.kind,
             terms=terms,
-            engine=file.engine,
+            engine=expect or file.engine,
             overhead_ms=file.overhead_ms,
             decode_ms_per_token=file.decode_ms_per_token,
             max_batch_size=file.max_batch_size,
@@ -235,11 +238,13 @@ def _checked_table(path: Path, file: _File) -> tuple[tuple[float, ...], tuple[fl
     return tuple(tokens), tuple(ms)
 
 
-def _refuse_another_engine(path: Path, fitted: EngineInfo, expect: EngineInfo) -> None:
+def _refuse_another_engine(
+    path: Path, fitted: EngineInfo, expect: EngineInfo, allow: Collection[str]
+) -> None:
     differing = [
         f"{name} ({getattr(fitted, name)} there, {getattr(expect, name)} here)"
         for name in EngineInfo.model_fields
-        if getattr(fitted, name) != getattr(expect, name)
+        if getattr(fitted, name) != getattr(expect, name) and name not in allow
     ]
     if differing:
         raise DataError(

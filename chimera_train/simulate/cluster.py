@@ -133,10 +133,16 @@ class _Cluster:
             self._trajectory[np.arange(n), self._engine_of],
         )
         busy_ms = dict(zip(self._names, self._clock.busy_ms.tolist(), strict=True))
-        steps = {
-            name: engine.steps for name, engine in zip(self._names, self._engines, strict=True)
-        }
-        return Simulation(programs, requests, busy_ms, steps)
+        engines = dict(zip(self._names, self._engines, strict=True))
+        return Simulation(
+            programs,
+            requests,
+            busy_ms,
+            steps={name: engine.steps for name, engine in engines.items()},
+            extrapolated_steps={
+                name: engine.extrapolated_steps for name, engine in engines.items()
+            },
+        )
 
     def _next_arrival_ms(self) -> float:
         times = self._arrivals.times_ms

@@ -69,6 +69,11 @@ class SimulatedEngine:
         """Steps ended so far."""
         return int(self._counts[engine_step.STEPS])
 
+    @property
+    def extrapolated_steps(self) -> int:
+        """Steps begun so far that lie outside what the step-time model was fitted on."""
+        return int(self._counts[engine_step.EXTRAPOLATED])
+
     def submit(
         self, request_id: int, prompt_tokens: int, output_tokens: int, priority: int
     ) -> None:

@@ -11,6 +11,8 @@ Formulas, over requests r, and programs p with arrival a_p, end e_p, output toke
     preemptions           number of times any request lost its KV blocks
     utilisation           of each engine: time with work in it / makespan
     program_share         of each engine: share of the programs
+    extrapolated_share    of each engine: share of its steps that lie outside what its step-time
+                          model was fitted on
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +37,7 @@ FIGURES = (
     "makespan_ms",
     "preemptions",
 )
-PER_ENGINE = ("utilisation", "program_share")
+PER_ENGINE = ("utilisation", "program_share", "extrapolated_share")
 
 _CONFIDENCE = 0.95
 
@@ -62,6 +64,9 @@ def run_metrics(simulation: Simulation) -> dict[str, Any]:
         "makespan_ms": makespan_ms,
         "preemptions": int(requests["preemptions"].sum()),
         "utilisation": {e: busy / makespan_ms for e, busy in simulation.busy_ms.items()},
+        "extrapolated_share": {
+            e: n / max(simulation.steps[e], 1) for e, n in simulation.extrapolated_steps.items()
+        },
         "program_share": {e: float(share.get(e, 0.0)) for e in simulation.busy_ms},
     }
 

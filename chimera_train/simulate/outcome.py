@@ -23,13 +23,15 @@ class Simulation:
         requests: one row a stage, in order of arrival: program (row of ``programs``), stage_index,
             engine, arrival_ms, queue_ms (until its first step begins, wherever it waits), ttft_ms,
             e2e_ms, output_tokens, preemptions.
-        busy_ms, steps: of each engine, by name.
+        busy_ms, steps, extrapolated_steps: of each engine, by name; the last are those steps that
+            lie outside what its step-time model was fitted on.
     """
 
     programs: pd.DataFrame
     requests: pd.DataFrame
     busy_ms: dict[str, float]
     steps: dict[str, int]
+    extrapolated_steps: dict[str, int]
 
 
 class RequestLog:

@@ -34,12 +34,13 @@ class Replay:
 
     Attributes:
         predicted: arrival_ms, output_tokens and ``MEASURED``, a row a request in order of arrival.
-        steps: of the engine.
+        steps, extrapolated_steps: of the engine; the latter outside what its model was fitted on.
         preemptions: times that a request lost its KV blocks.
     """
 
     predicted: pd.DataFrame
     steps: int
+    extrapolated_steps: int
     preemptions: int
 
 
@@ -135,7 +136,7 @@ def replay(model: StepTimeModel, requests: pd.DataFrame, *, overhead_ms: float =
         ),
         e2e_ms=end_ms - arrival_ms,
     )
-    return Replay(predicted, engine.steps, preemptions)
+    return Replay(predicted, engine.steps, engine.extrapolated_steps, preemptions)
 
 
 def fit_overhead(model: StepTimeModel, requests: pd.DataFrame, first: int) -> float:

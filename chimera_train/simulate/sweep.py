@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,9 @@ from chimera_train.simulate.workload import Workload, workload_from_traces
 from chimera_train.traces.store import load_traces
 
 __all__ = ["SweepResult", "run_cell", "sweep"]
+
+# A warning about every step that is a little longer than any profiled would hide the others.
+_TOLERATED_EXTRAPOLATION = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +207,7 @@ def _result(
         for seed, metrics in enumerate(of_cell)
     ]
     warnings = [warning for one in inputs for warning in _warnings(one)]
+    warnings += _extrapolation_warnings(summaries)
     return SweepResult(summaries, pd.json_normalize(rows), warnings)
 
 
@@ -216,3 +220,16 @@ def _warnings(inputs: _Inputs) -> Iterator[str]:
         names = [spec.name for spec in engines if getattr(inputs.models[spec.name].engine, flag)]
         if names:
             yield f"{inputs.path}: {what} is not simulated, but {', '.join(names)} had it on."
+
+
+def _extrapolation_warnings(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    worst: dict[str, float] = {}
+    for cell in cells:
+        for engine, share in cell["extrapolated_share"].items():
+            worst[engine] = max(worst.get(engine, 0.0), share)
+    for engine, share in worst.items():
+        if share > _TOLERATED_EXTRAPOLATION:
+            yield (
+                f"up to {share:.0%} of the steps of '{engine}' are outside what its step-time model"
+                " was fitted on: profile it over larger batches or longer contexts."
+            )

@@ -15,6 +15,7 @@ def step_time():
         decode_ms_per_token=10.0,
         max_batch_size=4,
         sharing_curve=(),
+        ranges=None,
         **limits,
     ) -> StepTimeModel:
         info = {
@@ -43,7 +44,7 @@ def step_time():
             overhead_ms=0.0,
             decode_ms_per_token=decode_ms_per_token,
             max_batch_size=max_batch_size,
-            ranges={},
+            ranges=ranges or {},
             sharing_curve=sharing_curve,
         )
 

@@ -20,7 +20,8 @@ def test_figures_by_hand():
             {"ttft_ms": [10.0, 30.0], "queue_ms": [5.0, 15.0], "preemptions": [1, 2]}
         ),
         busy_ms={"a": 215.0, "b": 0.0, "c": 430.0},
-        steps={"a": 1, "b": 1, "c": 1},
+        steps={"a": 4, "b": 0, "c": 1},
+        extrapolated_steps={"a": 1, "b": 0, "c": 1},
     )
     metrics = run_metrics(simulation)
     per_engine = {name: metrics.pop(name) for name in PER_ENGINE}
@@ -41,13 +42,13 @@ def test_figures_by_hand():
     assert per_engine == {
         "utilisation": {"a": 0.5, "b": 0.0, "c": 1.0},
         "program_share": {"a": 0.75, "b": 0.25, "c": 0.0},
+        "extrapolated_share": {"a": 0.25, "b": 0.0, "c": 1.0},
     }
 
 
 def test_means_and_t_intervals_over_seeds():
     runs = [
-        dict.fromkeys(FIGURES, value)
-        | {"utilisation": {"a": value / 10}, "program_share": {"a": 1.0}}
+        dict.fromkeys(FIGURES, value) | {name: {"a": value / 10} for name in PER_ENGINE}
         for value in (1.0, 2.0, 6.0)
     ]
     cell = summarise(runs)

@@ -39,7 +39,7 @@ def write_latency(path, model):
             ],
             "engine": model.engine.model_dump(),
             "device": model.engine.device,
-            "fitted_on": {"ranges": {}},
+            "fitted_on": {"ranges": {name: list(ends) for name, ends in model.ranges.items()}},
             "overhead_ms": 0.0,
             "decode_ms_per_token": model.decode_ms_per_token,
             "max_batch_size": model.max_batch_size,
@@ -147,6 +147,18 @@ def test_what_is_not_simulated_is_said(config, write, step_time, tmp_path):
     warnings = sweep(load(write, config)).warnings
     assert ["prefix caching" in warnings[0], "asynchronous scheduling" in warnings[1]] == [True] * 2
     assert all("small" in warning and "large" not in warning for warning in warnings)
+
+
+def test_steps_outside_the_fitted_range_are_said(config, write, step_time, tmp_path):
+    model = step_time(model="m-small", sharing_curve=(1, 1.5), ranges={"prefill_tokens": (1, 2)})
+    write_latency(tmp_path / "small.json", model)
+    config["policies"] = [{"kind": "round_robin"}]
+    result = sweep(load(write, config))
+    (warning,) = result.warnings
+    share = max(cell["extrapolated_share"]["small"] for cell in result.cells)
+    assert 0.01 < share < 1
+    assert f"up to {share:.0%} of the steps of 'small' are outside" in warning
+    assert {cell["extrapolated_share"]["large"] for cell in result.cells} == {0.0}
 
 
 def test_files(config, write, tmp_path):
