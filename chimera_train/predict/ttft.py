@@ -60,7 +60,7 @@ class TtftEstimator:
     def __init__(self, model: StepTimeModel) -> None:
         self._info = model.engine
         self._by_priority = model.engine.scheduling_policy == "priority"
-        self._coefficients = model.compiled()
+        self._compiled = model.compiled()
         self._limits = engine_limits(model.engine)
         self._longest = max_request_tokens(model.engine)
 
@@ -98,7 +98,7 @@ class TtftEstimator:
             return math.inf, math.inf if completion else math.nan
         first_token_ms, completion_ms = _estimate(
             self._limits,
-            self._coefficients,
+            self._compiled,
             self._longest,
             state.requests,
             state.queues,
@@ -121,7 +121,7 @@ class TtftEstimator:
 @njit(cache=True, nogil=True)
 def _estimate(
     limits: IntArray,
-    coefficients: FloatArray,
+    compiled: FloatArray,
     longest: int,
     state_requests: IntArray,
     state_queues: IntArray,
@@ -157,7 +157,7 @@ def _estimate(
     while True:
         steps = _steps_alike(limits, requests, queues, counts)
         if steps > 0:
-            now_ms = _decode(limits, coefficients, requests, queues, counts, steps, now_ms)
+            now_ms = _decode(limits, compiled, requests, queues, counts, steps, now_ms)
         else:
             idle = counts[N_RUNNING] == 0
             prefill, decode, context, attention = schedule_step(
@@ -169,7 +169,7 @@ def _estimate(
                     last_ms = np.inf if completion else np.nan
                     return (np.inf if np.isnan(first_token_ms) else first_token_ms), last_ms
                 continue
-            now_ms += step_ms(coefficients, prefill, decode, context, attention)
+            now_ms += step_ms(compiled, prefill, decode, context, attention)
             end_step(requests, times, queues, counts, finished, now_ms)
         if np.isnan(first_token_ms) and requests[GENERATED, new] > 0:
             first_token_ms = now_ms
@@ -211,13 +211,13 @@ def _steps_alike(limits: IntArray, requests: IntArray, queues: IntArray, counts:
     if n_running == 0 or n_running > limits[MAX_TOKENS]:
         return 0
     running = queues[RUNNING]
-    steps = np.int64(2**62)
+    steps = 2**62
     # Who was admitted last is the likeliest to have prompt left.
     for position in range(n_running - 1, -1, -1):
         slot = running[position]
         if requests[GENERATED, slot] == 0 or uncomputed(requests, slot) != 1:
             return 0
-        steps = min(steps, requests[OUTPUT, slot] - requests[GENERATED, slot])
+        steps = min(steps, int(requests[OUTPUT, slot] - requests[GENERATED, slot]))
     # Memory only gets scarcer and the budget stays, so who cannot join now cannot join later.
     budget = limits[MAX_TOKENS] - n_running
     if (
@@ -255,7 +255,7 @@ def _steps_in_memory(
 @njit(cache=True, nogil=True)
 def _decode(
     limits: IntArray,
-    coefficients: FloatArray,
+    compiled: FloatArray,
     requests: IntArray,
     queues: IntArray,
     counts: IntArray,
@@ -283,5 +283,5 @@ def _decode(
             kept += 1
     counts[N_RUNNING] = kept
     for step in range(steps):
-        now_ms += step_ms(coefficients, 0, n_running, context + step * n_running, 0.0)
+        now_ms += step_ms(compiled, 0, n_running, context + step * n_running, 0.0)
     return now_ms

@@ -1,5 +1,6 @@
 """The estimate against the plain engine run step by step, on states that traffic leads to."""
 
+import dataclasses
 import math
 import os
 import subprocess
@@ -22,6 +23,7 @@ TERMS = {
     "decode_ctx_tokens": 0.07,
     "prefill_attn": 0.01,
 }
+TABLE = ((1.0, 8.0, 30.0), (0.0, 4.0, 5.0))
 CALLS = st.lists(
     st.tuples(
         st.integers(1, 40),  # prompt
@@ -54,7 +56,7 @@ def build(step_time, limits, extra_blocks):
     )
     if not limits["enable_chunked_prefill"]:
         limits["max_num_batched_tokens"] = limits["max_model_len"]
-    return step_time(terms=TERMS, **limits)
+    return dataclasses.replace(step_time(terms=TERMS, **limits), table=TABLE)
 
 
 def plain_engine(info):
