@@ -61,7 +61,9 @@ def vllm_scheduler(model_dir, info):
             enable_chunked_prefill=True,
             async_scheduling=False,
         ),
-        cache_config=CacheConfig(block_size=BLOCK_SIZE, enable_prefix_caching=False),
+        cache_config=CacheConfig(
+            block_size=BLOCK_SIZE, enable_prefix_caching=info.enable_prefix_caching
+        ),
     )
     config.cache_config.num_gpu_blocks = info.num_kv_blocks
     spec = FullAttentionSpec(
@@ -79,17 +81,22 @@ def vllm_scheduler(model_dir, info):
     )
 
 
-def vllm_request(number, prompt, output, priority):
+def vllm_request(number, tokens, output, priority):
     from vllm.sampling_params import SamplingParams
+    from vllm.utils.hashing import get_hash_fn_by_name
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
     from vllm.v1.request import Request
 
+    hash_fn = get_hash_fn_by_name("sha256")
+    init_none_hash(hash_fn)
     return Request(
         request_id=str(number),
-        prompt_token_ids=[1] * prompt,
+        prompt_token_ids=tokens,
         sampling_params=SamplingParams(max_tokens=output, ignore_eos=True),
         pooling_params=None,
         arrival_time=float(number),
         priority=priority,
+        block_hasher=get_request_block_hasher(BLOCK_SIZE, hash_fn),
     )
 
 
@@ -141,7 +148,10 @@ def test_every_step_is_vllms(model_dir, seed):
         while pending and (pending[0][3] <= now or not engine.has_work):
             prompt, output, priority, _, number = pending.pop(0)
             requests[number] = vllm_request(
-                number, prompt, output, priority if info.scheduling_policy == "priority" else 0
+                number,
+                [1] * prompt,
+                output,
+                priority if info.scheduling_policy == "priority" else 0,
             )
             scheduler.add_request(requests[number])
             engine.submit(number, prompt, output, priority)
@@ -167,3 +177,72 @@ def test_every_step_is_vllms(model_dir, seed):
         if n_finished == len(calls):
             break
     assert n_finished == len(calls)
+
+
+@pytest.mark.parametrize(
+    ("shared", "prompt"),
+    [
+        (48, 96),
+        (40, 96),  # 32 of them are whole blocks
+        (48, 48),  # the last token is computed
+        (10, 96),
+    ],
+)
+def test_a_prefix_hit_is_vllms(model_dir, shared, prompt):
+    """A request that ended left its prompt in the cache; another takes up most of the memory."""
+    info = EngineInfo(
+        model="any",
+        device="cpu",
+        vllm_version="0.32",
+        max_num_seqs=4,
+        max_num_batched_tokens=40,
+        max_model_len=MAX_MODEL_LEN,
+        block_size=BLOCK_SIZE,
+        num_kv_blocks=10,
+        enable_prefix_caching=True,
+        enable_chunked_prefill=True,
+        scheduling_policy="fcfs",
+        async_scheduling=False,
+        tensor_parallel_size=1,
+    )
+    scheduler = vllm_scheduler(model_dir, info)
+    head = list(range(10, 58))
+    requests = [
+        vllm_request(0, head, 2, 0),
+        vllm_request(1, [2] * 64, 10, 0),
+        vllm_request(2, head[:shared] + [3] * (prompt - shared), 4, 0),
+    ]
+    scheduler.add_request(requests[0])
+    while scheduler.has_unfinished_requests():
+        vllm_end_step(scheduler, scheduler.schedule(), requests)
+
+    engine = SimulatedEngine(
+        StepTimeModel("tokens", {"const": 1.0}, info, 0.0, 1.0, 1, {}), capacity=3
+    )
+    for request in requests[1:]:
+        scheduler.add_request(request)
+        number = int(request.request_id)
+        engine.submit(number, request.num_prompt_tokens, request.max_tokens, 0)
+    engine._requests[engine_step.CACHED, engine._request_id == 2] = shared
+    arrays = (engine._requests, engine._times, engine._queues, engine._counts)
+    waited, computed = 0, 0
+    while scheduler.has_unfinished_requests():
+        scheduled = scheduler.schedule()
+        engine_step.schedule_step(engine._limits, *arrays, 0.0)
+        running = engine._queues[engine_step.RUNNING, : engine._counts[engine_step.N_RUNNING]]
+        chunks = {
+            str(engine._request_id[slot]): engine._requests[engine_step.CHUNK, slot]
+            for slot in running
+        }
+        assert chunks == scheduled.num_scheduled_tokens
+        free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        assert engine._counts[engine_step.FREE_BLOCKS] == free
+        computed += chunks.get("2", 0)
+        waited += computed == 0
+        vllm_end_step(scheduler, scheduled, requests)
+        engine.end_step(0.0)
+    assert not engine.has_work
+    hit = min(shared, prompt - 1) // BLOCK_SIZE * BLOCK_SIZE
+    assert computed == prompt - hit + 3  # the last of 4 output tokens is not fed
+    # Hit or not, the blocks of a long prompt have to be free.
+    assert (waited > 5) == (prompt == 96)
