@@ -27,7 +27,8 @@ from chimera_train.files import write_json
 from chimera_train.output import Output
 from chimera_train.pool.launch import RunningEngine, running_pool
 from chimera_train.pool.schema import EngineSpec, Pool
-from chimera_train.pool.sharing import SCHEMA_VERSION, Sharing
+from chimera_train.pool.sharing import SHARING_SCHEMA, Sharing
+from chimera_train.traces.schemas import SCHEMA_VERSION
 
 __all__ = [
     "FILE_NAME", "Rounds", "SharingSettings", "collect_sharing", "decode_together",
@@ -79,7 +80,7 @@ def collect_sharing(
         rounds = measure_rounds(engines, settings, output=output)
     slowdowns = rounds.slowdowns.values()
     result = Sharing(
-        schema_version=SCHEMA_VERSION,
+        schema_version=SHARING_SCHEMA,
         device_group=group,
         device=run["device"],
         engines={spec.name: spec.model for spec in specs},

@@ -7,9 +7,9 @@ from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
 from chimera_train.config import Settings, load_manifest
 
-__all__ = ["SCHEMA_VERSION", "Sharing", "SharingCurve", "load_sharing"]
+__all__ = ["SHARING_SCHEMA", "Sharing", "SharingCurve", "load_sharing"]
 
-SCHEMA_VERSION = 1
+SHARING_SCHEMA = 1
 
 
 def _of_one_busy_engine_first(curve: tuple[float, ...]) -> tuple[float, ...]:
@@ -66,4 +66,4 @@ def load_sharing(path: Path) -> Sharing:
     Raises:
         DataError: it is missing, damaged or of a newer schema.
     """
-    return load_manifest(path, Sharing, SCHEMA_VERSION)
+    return load_manifest(path, Sharing, SHARING_SCHEMA)
