@@ -20,7 +20,6 @@ COMMANDS = (
     "collect",
     "fit",
     "calibrate",
-    "calibrate-endpoint",
     "simulate",
     "export",
     "bundle",
