@@ -11,9 +11,9 @@ import json
 import time
 
 import numpy as np
+from published import qwen3_8b
 
-from chimera_train.pool.schema import EngineInfo, EngineSpec, Pool
-from chimera_train.predict.step_time import StepTimeModel
+from chimera_train.pool.schema import EngineSpec, Pool
 from chimera_train.scheduling.policy import ShortestQueue
 from chimera_train.simulate.arrivals import poisson
 from chimera_train.simulate.cluster import simulate_once
@@ -21,34 +21,6 @@ from chimera_train.simulate.workload import Workload
 
 N_ENGINES = 4
 BATCH = 256
-
-
-def step_time() -> StepTimeModel:
-    info = EngineInfo(
-        model="qwen3-8b",
-        device="H100",
-        vllm_version="published",
-        max_num_seqs=512,
-        max_num_batched_tokens=32768,
-        max_model_len=32768,
-        block_size=16,
-        num_kv_blocks=20_000,
-        enable_prefix_caching=False,
-        enable_chunked_prefill=True,
-        scheduling_policy="priority",
-        async_scheduling=False,
-        tensor_parallel_size=1,
-    )
-    terms = {
-        "const": 7.296,
-        "prefill_tokens": 2.079e-2,
-        "decode_tokens": 2.563e-2,
-        "decode_ctx_tokens": 4.649e-5,
-        "prefill_attn": 5.120e-7,
-    }
-    # A full batch at a mean context of 600 tokens.
-    decode_ms = 7.296 + BATCH * (2.563e-2 + 600 * 4.649e-5)
-    return StepTimeModel("eq9", terms, info, 0.0, decode_ms, BATCH, {})
 
 
 def workload(n: int) -> Workload:
@@ -74,7 +46,13 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=16_000)
     arguments = parser.parse_args()
 
-    model = step_time()
+    model = qwen3_8b(
+        max_num_seqs=512,
+        max_num_batched_tokens=32768,
+        max_model_len=32768,
+        num_kv_blocks=20_000,
+        max_batch_size=BATCH,
+    )
     pool = Pool(
         engines=[
             EngineSpec(name=f"e{i}", model="qwen3-8b", base_url="http://127.0.0.1:8000/v1")

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from published import qwen3_8b
 
-from chimera_train.pool.schema import EngineInfo
 from chimera_train.predict.engine_state import EngineState, Resident
 from chimera_train.predict.step_time import StepTimeModel
 from chimera_train.predict.ttft import TtftEstimator
@@ -57,29 +57,14 @@ def engine_of(scenario: str, n: int, seed: int) -> tuple[StepTimeModel, PlainEng
         call.blocks = -(-call.computed // BLOCK_SIZE)
         running.append(call)
     free = FREE_BLOCKS[scenario]
-    info = EngineInfo(
-        model="qwen3-8b",
-        device="H100",
-        vllm_version="published",
+    model = qwen3_8b(
         max_num_seqs=n_running if scenario == "seats" else 1024,
         max_num_batched_tokens=2048,
         max_model_len=8192,
-        block_size=BLOCK_SIZE,
         num_kv_blocks=1 + free + sum(call.blocks for call in running),
-        enable_prefix_caching=False,
-        enable_chunked_prefill=True,
-        scheduling_policy="priority",
-        async_scheduling=False,
-        tensor_parallel_size=1,
+        max_batch_size=256,
     )
-    terms = {
-        "const": 7.296,
-        "prefill_tokens": 2.079e-2,
-        "decode_tokens": 2.563e-2,
-        "decode_ctx_tokens": 4.649e-5,
-        "prefill_attn": 5.120e-7,
-    }
-    model = StepTimeModel("eq9", terms, info, 0.0, 20.0, 256, {})
+    info = model.engine
     plain = PlainEngine(
         info.max_num_seqs, info.max_num_batched_tokens, BLOCK_SIZE, free, True, running, waiting
     )

@@ -12,6 +12,7 @@ from chimera_train.cli.common import (
     PoolOption,
     QuietOption,
     TrackOption,
+    settings_from,
     tracked,
 )
 from chimera_train.output import Output, table
@@ -72,13 +73,12 @@ def traces(
     from chimera_train.collect.jobs import CollectSettings
     from chimera_train.collect.provenance import FILE_NAME as PROVENANCE
     from chimera_train.collect.traces import collect_traces
-    from chimera_train.config import load_section, parse_settings
     from chimera_train.pool.schema import load_pool
     from chimera_train.tasks import get_task
     from chimera_train.workflows.model import load_workflow
 
     output = Output(as_json=as_json, quiet=quiet)
-    given = {
+    options = {
         "limit": limit,
         "samples": samples,
         "concurrency": concurrency,
@@ -86,9 +86,7 @@ def traces(
         "seed": seed,
         "texts": False if no_text else None,
     }
-    defaults = load_section(params, "collect_traces", CollectSettings)
-    given = {name: value for name, value in given.items() if value is not None}
-    settings = parse_settings(defaults.model_dump() | given, CollectSettings, "collect traces")
+    settings = settings_from(params, "collect_traces", CollectSettings, "collect traces", options)
     what = {"task": task, "workflow": workflow, **settings.model_dump()}
     with tracked(track, "collect_traces", what) as run:
         result = asdict(
@@ -168,12 +166,10 @@ def _alone(
 ) -> None:
     from chimera_train.collect.provenance import FILE_NAME as PROVENANCE
     from chimera_train.collect.steps import StepsSettings, collect_steps
-    from chimera_train.config import load_section, parse_settings
     from chimera_train.pool.schema import load_pool
 
-    defaults = load_section(params, "collect_steps", StepsSettings)
-    given = {} if budget_s is None else {"budget_s": budget_s}
-    settings = parse_settings(defaults.model_dump() | given, StepsSettings, "collect steps")
+    options = {"budget_s": budget_s}
+    settings = settings_from(params, "collect_steps", StepsSettings, "collect steps", options)
     what = {"engine": engine, **settings.model_dump()}
     with tracked(track, f"collect_steps {engine}", what) as run:
         result = collect_steps(load_pool(pool), engine, out, settings, output=output)
@@ -199,12 +195,10 @@ def _together(
     output: Output,
 ) -> None:
     from chimera_train.collect.sharing import FILE_NAME, SharingSettings, collect_sharing
-    from chimera_train.config import load_section, parse_settings
     from chimera_train.pool.schema import load_pool
 
-    defaults = load_section(params, "collect_sharing", SharingSettings)
-    given = {} if rounds is None else {"rounds": rounds}
-    settings = parse_settings(defaults.model_dump() | given, SharingSettings, "collect steps")
+    options = {"rounds": rounds}
+    settings = settings_from(params, "collect_sharing", SharingSettings, "collect steps", options)
     what = {"together": group, **settings.model_dump()}
     with tracked(track, f"collect_sharing {group}", what) as run:
         result = collect_sharing(load_pool(pool), group, out, settings, output=output)

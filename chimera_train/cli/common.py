@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
+    from chimera_train.config import Settings
     from chimera_train.tracking import StageRun
 
 __all__ = [
@@ -18,8 +19,11 @@ __all__ = [
     "QuietOption",
     "TracesOption",
     "TrackOption",
+    "settings_from",
     "tracked",
 ]
+
+T = TypeVar("T", bound="Settings")
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print exactly one JSON object on stdout.")
@@ -50,3 +54,18 @@ def tracked(
 
     with stage_run(uri, stage, settings) as run:
         yield run
+
+
+def settings_from(
+    params: Path | None, section: str, model: type[T], command: str, options: Mapping[str, Any]
+) -> T:
+    """A command's section of the parameter file, under the options that were given (not None).
+
+    Raises:
+        ConfigError: a value of the file or of an option is not allowed.
+    """
+    from chimera_train.config import load_section, parse_settings
+
+    given = {name: value for name, value in options.items() if value is not None}
+    values = load_section(params, section, model).model_dump() | given
+    return parse_settings(values, model, command)

@@ -28,7 +28,17 @@ from chimera_train.errors import DataError
 from chimera_train.latency.steps import Steps
 from chimera_train.predict.step_terms import COUNTS, KINDS, compile_model, step_ms_of_each
 
-__all__ = ["REGIMES", "Fit", "Floats", "axis_ranges", "check_enough", "fit", "predict", "regimes"]
+__all__ = [
+    "REGIMES",
+    "Fit",
+    "Floats",
+    "axes",
+    "axis_ranges",
+    "check_enough",
+    "fit",
+    "predict",
+    "regimes",
+]
 
 REGIMES = ("decode_only", "prefill_only", "mixed")
 
@@ -104,7 +114,7 @@ def fit(kind: str, frame: pd.DataFrame) -> Fit:
     measured = frame["step_ms"].to_numpy()
     regime = regimes(frame)
     points = _table_points(kind, frame)
-    X = _design(kind, frame, points)
+    X = np.column_stack([_term_columns(kind, frame), *_table_columns(frame, points)])
     first, _ = _weighted_nnls(X, measured, regime, divisor=measured)
     kept = measured <= _STALL_RATIO * (X @ first)
     # Every kept prediction is at least half its measurement, so the divisor is not 0.
@@ -129,17 +139,22 @@ def predict(fitted: Fit, frame: pd.DataFrame) -> Floats:
 
 def axis_ranges(frame: pd.DataFrame) -> dict[str, list[float]]:
     """Smallest and largest value of each of ``AXES`` that was measured, where it is not nothing."""
-    prefill, decode = frame["prefill_tokens"], frame["decode_tokens"]
-    axes = {"prefill_tokens": prefill, "decode_tokens": decode}
-    if "prefill_attn" in frame:
-        axes["prefill_ctx"] = frame["prefill_attn"] / prefill.clip(lower=1)
-    if "decode_ctx_tokens" in frame:
-        axes["mean_decode_ctx"] = frame["decode_ctx_tokens"] / decode.clip(lower=1)
     return {
         name: [float(values[values > 0].min()), float(values.max())]
-        for name, values in axes.items()
+        for name, values in axes(frame).items()
         if (values > 0).any()
     }
+
+
+def axes(frame: pd.DataFrame) -> dict[str, pd.Series]:
+    """Every step's value on each of ``AXES`` that was measured; 0 without tokens of the kind."""
+    prefill, decode = frame["prefill_tokens"], frame["decode_tokens"]
+    measured = {"prefill_tokens": prefill, "decode_tokens": decode}
+    if "prefill_attn" in frame:
+        measured["prefill_ctx"] = frame["prefill_attn"] / prefill.clip(lower=1)
+    if "decode_ctx_tokens" in frame:
+        measured["mean_decode_ctx"] = frame["decode_ctx_tokens"] / decode.clip(lower=1)
+    return measured
 
 
 def _table_points(kind: str, frame: pd.DataFrame) -> tuple[float, ...]:
@@ -158,9 +173,10 @@ def _table_points(kind: str, frame: pd.DataFrame) -> tuple[float, ...]:
 
     # The bend is at the first point; the second only says where the slope is read off.
     measured, regime = frame["step_ms"].to_numpy(), regimes(frame)
+    terms = _term_columns(kind, frame)
 
     def loss(knee: float) -> float:
-        X = _design(kind, frame, (knee, 2 * knee))
+        X = np.column_stack([terms, *_table_columns(frame, (knee, 2 * knee))])
         return _weighted_nnls(X, measured, regime, divisor=measured)[1]
 
     tried = _spread(totals[1:-1], _KNEES_TRIED)
@@ -176,18 +192,24 @@ def _spread(values: Floats, most: int) -> tuple[float, ...]:
     return tuple(values[ranks].tolist())
 
 
-def _design(kind: str, frame: pd.DataFrame, points: tuple[float, ...]) -> Floats:
-    """What each coefficient of the model is multiplied by, shape (n, n_coefficients).
+def _term_columns(kind: str, frame: pd.DataFrame) -> Floats:
+    """What the coefficient of each term is multiplied by, shape (n, n_terms).
 
-    That is what the model predicts when the coefficient is 1 and all others are 0. After those of
-    the terms come the steps of the table: by how much it rises from one point to the next.
+    That is what the model predicts when the coefficient is 1 and all others are 0.
     """
     counts = _counts(frame)
     models = [compile_model({name: 1.0}) for name in KINDS[kind].terms]
+    return np.column_stack([step_ms_of_each(model, *counts) for model in models])
+
+
+def _table_columns(frame: pd.DataFrame, points: tuple[float, ...]) -> list[Floats]:
+    """Likewise for the steps of the table, by how much it rises from one point to the next."""
+    counts = _counts(frame)
+    columns = []
     for j in range(1, len(points)):
         rises_at_j = [float(i >= j) for i in range(len(points))]
-        models.append(compile_model({}, (points, rises_at_j)))
-    return np.column_stack([step_ms_of_each(model, *counts) for model in models])
+        columns.append(step_ms_of_each(compile_model({}, (points, rises_at_j)), *counts))
+    return columns
 
 
 def _counts(frame: pd.DataFrame) -> list[Floats]:

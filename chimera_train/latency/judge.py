@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from chimera_train.latency.fit import REGIMES, Floats, fit, predict, regimes
+from chimera_train.latency.fit import REGIMES, Floats, axes, fit, predict, regimes
 
 __all__ = [
     "N_FOLDS",
@@ -44,19 +44,14 @@ def context_folds(frame: pd.DataFrame) -> npt.NDArray[np.int64]:
     the tokens; they are alike when they agree to within a factor of about √2. A regime with too few
     contexts to hold any out, or none measured, is divided by batch shape instead.
     """
-    prefill, decode = frame["prefill_tokens"], frame["decode_tokens"]
-    cells = pd.DataFrame(index=frame.index)
-    for name, attended, tokens in (
-        ("prefill", frame.get("prefill_attn"), prefill),
-        ("decode", frame.get("decode_ctx_tokens"), decode),
-    ):
-        if attended is None:
-            cells[name] = 0.0
-            continue
+    contexts_of = axes(frame)
+    cells = pd.DataFrame({"prefill": 0.0, "decode": 0.0}, index=frame.index)
+    if "prefill_ctx" in contexts_of:
         # A prefill token attends to the tokens before the chunk and half of the chunk.
-        within = (tokens + 1) / 2 if name == "prefill" else 0.0
-        context = (attended / tokens.clip(lower=1) - within).clip(lower=0)
-        cells[name] = np.log2(1 + context).round()
+        before = contexts_of["prefill_ctx"] - (frame["prefill_tokens"] + 1) / 2
+        cells["prefill"] = np.log2(1 + before.clip(lower=0)).round()
+    if "mean_decode_ctx" in contexts_of:
+        cells["decode"] = np.log2(1 + contexts_of["mean_decode_ctx"]).round()
     regime = regimes(frame)
     contexts = pd.Series(cells.groupby([regime, *(cells[name] for name in cells)]).ngroup())
     too_few = contexts.groupby(regime).transform("nunique") < N_FOLDS
