@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from published import qwen3_8b
 
-from chimera_train.predict.engine_state import EngineState, Resident
+from chimera_train.predict.engine_state import Resident, engine_with
 from chimera_train.predict.step_time import StepTimeModel
 from chimera_train.predict.ttft import TtftEstimator
 
@@ -92,7 +92,7 @@ def measure(scenario: str, n: int, rounds: int) -> dict[str, Any]:
     for seed in range(STATES):
         model, plain = engine_of(scenario, n, seed)
         estimator = TtftEstimator(model)
-        state = EngineState.build(model.engine, residents(plain.running), residents(plain.waiting))
+        state = engine_with(model.engine, residents(plain.running), residents(plain.waiting))
         for completion in (False, True):
             for _ in range(rounds):
                 start = time.thread_time()

@@ -6,23 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from chimera_train.errors import DataError
 from chimera_train.pool.schema import EngineInfo
-from chimera_train.predict import engine_step
+from chimera_train.predict import engine_arrays as rows
+from chimera_train.predict.block_pool import free_all
+from chimera_train.predict.engine_arrays import EngineArrays
+from chimera_train.predict.engine_step import blocks_of, enqueue
 
-__all__ = ["EngineState", "Resident", "engine_limits", "max_request_tokens"]
-
-
-def engine_limits(info: EngineInfo) -> npt.NDArray[np.int64]:
-    """The engine's limits in the order of ``engine_step``, shape (4,)."""
-    limits = np.zeros(4, dtype=np.int64)
-    limits[engine_step.MAX_SEQS] = info.max_num_seqs
-    limits[engine_step.MAX_TOKENS] = info.max_num_batched_tokens
-    limits[engine_step.BLOCK_SIZE] = info.block_size
-    limits[engine_step.CHUNKED] = info.enable_chunked_prefill
-    return limits
+__all__ = ["Resident", "empty_engine", "engine_with", "max_request_tokens"]
 
 
 def max_request_tokens(info: EngineInfo) -> int:
@@ -70,73 +62,93 @@ class Resident:
     chunk_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class EngineState:
-    """The requests in an engine, in the layout of ``engine_step``; all arrays int64.
+def empty_engine(
+    info: EngineInfo, capacity: int, *, caching: bool = False, prompt_keys: int = 0
+) -> EngineArrays:
+    """An engine without requests.
 
-    Attributes:
-        requests: shape (10, capacity).
-        queues: shape (2, capacity).
-        counts: shape (5,).
+    Args:
+        info: its limits.
+        capacity: requests that can be in it at once, running and waiting.
+        caching: whether to keep account of which KV block holds what. Otherwise only their number
+            counts, which is all there is to it where the engine has no prefix cache.
+        prompt_keys: how many ``prompt_keys`` a request has at most.
     """
+    limits = np.zeros(6, dtype=np.int64)
+    limits[rows.MAX_SEQS] = info.max_num_seqs
+    limits[rows.MAX_TOKENS] = info.max_num_batched_tokens
+    limits[rows.BLOCK_SIZE] = info.block_size
+    limits[rows.CHUNKED] = info.enable_chunked_prefill
+    limits[rows.ASYNC] = info.async_scheduling
+    limits[rows.CACHING] = caching
+    n_blocks = _usable_blocks(info)
+    counts = np.zeros(rows.COUNT_ENTRIES, dtype=np.int64)
+    counts[rows.FREE_BLOCKS] = n_blocks
+    engine = EngineArrays(
+        limits=limits,
+        requests=np.zeros((rows.REQUEST_ROWS, capacity), dtype=np.int64),
+        times=np.full((2, capacity), np.nan),
+        queues=np.zeros((2, capacity), dtype=np.int64),
+        counts=counts,
+        ahead=np.zeros(4),
+        blocks=np.zeros((4, n_blocks + 1 if caching else 0), dtype=np.int64),
+        table=np.zeros(
+            (capacity, blocks_of(info.max_model_len, info.block_size)) if caching else (0, 0),
+            dtype=np.int64,
+        ),
+        prompt_keys=np.zeros((capacity if caching else 0, prompt_keys), dtype=np.int64),
+        # At most half full, so that a search soon meets a free place.
+        cache=np.zeros((2, 1 << (2 * n_blocks).bit_length() if caching else 0), dtype=np.int64),
+    )
+    if caching:
+        free_all(engine)
+    return engine
 
-    requests: npt.NDArray[np.int64]
-    queues: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int64]
 
-    @classmethod
-    def empty(cls, info: EngineInfo, capacity: int) -> EngineState:
-        """An engine without requests that has room for ``capacity`` of them."""
-        counts = np.zeros(engine_step.COUNT_ENTRIES, dtype=np.int64)
-        counts[engine_step.FREE_BLOCKS] = _usable_blocks(info)
-        requests = np.zeros((engine_step.REQUEST_ROWS, capacity), dtype=np.int64)
-        return cls(requests, np.zeros((2, capacity), dtype=np.int64), counts)
+def engine_with(
+    info: EngineInfo, running: Sequence[Resident], waiting: Sequence[Resident]
+) -> EngineArrays:
+    """An engine with these requests: the running in order of admission, the waiting in any.
 
-    @classmethod
-    def build(
-        cls, info: EngineInfo, running: Sequence[Resident], waiting: Sequence[Resident]
-    ) -> EngineState:
-        """An engine with these requests: the running in order of admission, the waiting in any.
+    Running requests hold the blocks of their computed tokens and of their chunk, none shared.
 
-        Running requests hold the blocks of their computed tokens and of their chunk, none shared.
-
-        Raises:
-            DataError: the running requests hold more blocks than the engine has, or one of them
-                has computed all of its sequence, which leaves it nothing to run for.
-        """
-        state = cls.empty(info, len(running) + len(waiting))
-        by_priority = info.scheduling_policy == "priority"
-        for slot, resident in enumerate([*running, *waiting]):
-            column = state.requests[:, slot]
-            column[engine_step.PRIORITY] = resident.priority if by_priority else 0
-            column[engine_step.ARRIVAL] = resident.arrival
-            column[engine_step.PROMPT] = resident.prompt_tokens
-            column[engine_step.OUTPUT] = resident.output_tokens
-            column[engine_step.GENERATED] = resident.generated_tokens
-            if slot >= len(running):
-                column[engine_step.CACHED] = resident.cached_tokens
-                engine_step.enqueue(state.requests, state.queues, state.counts, slot)
-                continue
-            held = resident.computed_tokens + resident.chunk_tokens
-            if max(held, resident.computed_tokens + 1) > (
-                resident.prompt_tokens + resident.generated_tokens
-            ):
-                raise DataError(
-                    f"The running request that arrived as number {resident.arrival} has"
-                    f" {resident.prompt_tokens + resident.generated_tokens} tokens, of which"
-                    f" {resident.computed_tokens} are computed and {resident.chunk_tokens} under"
-                    " way."
-                )
-            blocks = engine_step.blocks_of(held, info.block_size)
-            column[engine_step.COMPUTED] = resident.computed_tokens
-            column[engine_step.CHUNK] = resident.chunk_tokens
-            column[engine_step.BLOCKS] = blocks
-            state.queues[engine_step.RUNNING, slot] = slot
-            state.counts[engine_step.FREE_BLOCKS] -= blocks
-        state.counts[engine_step.N_RUNNING] = len(running)
-        if state.counts[engine_step.FREE_BLOCKS] < 0:
+    Raises:
+        DataError: the running requests hold more blocks than the engine has, or one of them has
+            computed all of its sequence, which leaves it nothing to run for.
+    """
+    engine = empty_engine(info, len(running) + len(waiting))
+    by_priority = info.scheduling_policy == "priority"
+    for slot, resident in enumerate([*running, *waiting]):
+        column = engine.requests[:, slot]
+        column[rows.PRIORITY] = resident.priority if by_priority else 0
+        column[rows.ARRIVAL] = resident.arrival
+        column[rows.PROMPT] = resident.prompt_tokens
+        column[rows.OUTPUT] = resident.output_tokens
+        column[rows.GENERATED] = resident.generated_tokens
+        if slot >= len(running):
+            column[rows.CACHED] = resident.cached_tokens
+            enqueue(engine.requests, engine.queues, engine.counts, slot)
+            continue
+        held = resident.computed_tokens + resident.chunk_tokens
+        if max(held, resident.computed_tokens + 1) > (
+            resident.prompt_tokens + resident.generated_tokens
+        ):
             raise DataError(
-                f"The running requests hold {-state.counts[engine_step.FREE_BLOCKS]} KV blocks"
-                f" more than the engine's {_usable_blocks(info)}."
+                f"The running request that arrived as number {resident.arrival} has"
+                f" {resident.prompt_tokens + resident.generated_tokens} tokens, of which"
+                f" {resident.computed_tokens} are computed and {resident.chunk_tokens} under"
+                " way."
             )
-        return state
+        blocks = blocks_of(held, info.block_size)
+        column[rows.COMPUTED] = resident.computed_tokens
+        column[rows.CHUNK] = resident.chunk_tokens
+        column[rows.BLOCKS] = blocks
+        engine.queues[rows.RUNNING, slot] = slot
+        engine.counts[rows.FREE_BLOCKS] -= blocks
+    engine.counts[rows.N_RUNNING] = len(running)
+    if engine.counts[rows.FREE_BLOCKS] < 0:
+        raise DataError(
+            f"The running requests hold {-engine.counts[rows.FREE_BLOCKS]} KV blocks more than the"
+            f" engine's {_usable_blocks(info)}."
+        )
+    return engine

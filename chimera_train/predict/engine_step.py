@@ -12,128 +12,149 @@ place from a running one, however urgent it is.
 Urgency is (priority, arrival), lower first. An engine under ``fcfs`` is the case where all
 priorities are equal.
 
-Tokens at the head of a prompt that the engine's prefix cache holds (CACHED) are not computed when
-the request is admitted: whole blocks of them, and never the prompt's last token, which has to be
-computed to yield an output. They save time and not memory: their blocks are taken from the free
-ones, as vLLM does with cached blocks that no running request refers to. Blocks that a running
-request shares would take none, but which request shares which block is not known here. A preempted
-request gets no hit when it is admitted again: how much of it survives depends on what was evicted
-since, which is not modelled either.
+With asynchronous scheduling a step is planned when its predecessor begins, on the assumption that
+every running request gets its token. So a request that arrives during a step joins the one after
+the next, memory is free one step later, and a request that the model ends, rather than max_tokens,
+is computed once more for nothing.
 
-Not modelled: asynchronous scheduling, where a step is planned before its predecessor has ended.
-
-The state of an engine is four arrays, so that the rules are compiled functions over them:
-``requests`` and ``times`` have one column a request (its *slot*), ``queues`` holds the slots that
-run and that wait, and ``counts`` how many those are, the free blocks and the steps so far.
+Tokens at the head of a sequence that the prefix cache holds are not computed when the request is
+admitted: whole blocks of them, and never the last token, which has to be computed to yield an
+output. Where it is known which block holds what (CACHING), ``block_pool`` finds them, also those of
+a preempted request that nobody took meanwhile, and blocks in use are shared. Otherwise a prompt has
+a hit of CACHED tokens; their blocks are taken from the free ones, as vLLM does with cached blocks
+that no running request uses, and a preempted request gets none.
 """
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
+from chimera_train.predict.block_pool import (
+    hit_blocks,
+    key_blocks,
+    release_blocks,
+    share_blocks,
+    take_blocks,
+)
+from chimera_train.predict.engine_arrays import (
+    AHEAD,
+    ARRIVAL,
+    ASYNC,
+    BLOCK_SIZE,
+    BLOCKS,
+    CACHED,
+    CACHING,
+    CHUNK,
+    CHUNKED,
+    COMPUTED,
+    EXTRAPOLATED,
+    FIRST_TOKEN,
+    FREE_BLOCKS,
+    GENERATED,
+    MAX_SEQS,
+    MAX_TOKENS,
+    N_RUNNING,
+    N_STALE,
+    N_WAITING,
+    OUTPUT,
+    PREEMPTIONS,
+    PRIORITY,
+    PROMPT,
+    RUNNING,
+    STALE,
+    START,
+    STEPS,
+    STOPS,
+    WAITING,
+    EngineArrays,
+    FloatArray,
+    IntArray,
+)
 from chimera_train.predict.step_terms import extrapolates, step_ms
 
 __all__ = [
-    "ARRIVAL",
-    "BLOCKS",
-    "BLOCK_SIZE",
-    "CACHED",
-    "CHUNK",
-    "CHUNKED",
-    "COMPUTED",
-    "COUNT_ENTRIES",
-    "EXTRAPOLATED",
-    "FIRST_TOKEN",
-    "FREE_BLOCKS",
-    "GENERATED",
-    "MAX_SEQS",
-    "MAX_TOKENS",
-    "N_RUNNING",
-    "N_WAITING",
-    "OUTPUT",
-    "PREEMPTIONS",
-    "PRIORITY",
-    "PROMPT",
-    "REQUEST_ROWS",
-    "RUNNING",
-    "START",
-    "STEPS",
-    "WAITING",
     "admissible",
     "advance",
+    "begin_step",
     "blocks_of",
     "end_step",
     "enqueue",
-    "schedule_step",
+    "has_work",
+    "plan_step",
     "uncomputed",
 ]
 
-# Rows of ``requests``. CHUNK: tokens that the current step computes.
-PRIORITY, ARRIVAL, PROMPT, OUTPUT, CACHED, COMPUTED, GENERATED, BLOCKS, CHUNK, PREEMPTIONS = range(
-    10
-)
-REQUEST_ROWS = 10
-# Rows of ``times``, ms: the start of a request's first step and its first token; NaN until then.
-START, FIRST_TOKEN = range(2)
-# Rows of ``queues``; the running are in order of admission, the waiting in that of urgency.
-RUNNING, WAITING = range(2)
-# Entries of ``counts``. EXTRAPOLATED: steps outside what the step-time model was fitted on.
-N_RUNNING, N_WAITING, FREE_BLOCKS, STEPS, EXTRAPOLATED = range(5)
-COUNT_ENTRIES = 5
-# Entries of ``limits``. CHUNKED: whether a prompt may be computed in several steps.
-MAX_SEQS, MAX_TOKENS, BLOCK_SIZE, CHUNKED = range(4)
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
+@njit(cache=True)
+def has_work(engine: EngineArrays) -> bool:
+    """Whether a request is in the engine, or a step planned."""
+    counts = engine.counts
+    return counts[N_RUNNING] + counts[N_WAITING] > 0 or _tokens(engine.ahead) > 0
 
 
 @njit(cache=True)
-def schedule_step(
-    limits: IntArray,
-    requests: IntArray,
-    times: FloatArray,
-    queues: IntArray,
-    counts: IntArray,
-    now_ms: float,
-) -> tuple[int, int, int, float]:
-    """Fill the CHUNK of every request in the step that starts now.
+def begin_step(engine: EngineArrays, features: FloatArray, now_ms: float) -> bool:
+    """Begin the next step, and plan the one behind it if the engine schedules asynchronously.
+
+    ``features`` becomes the step's, as the step-time model has them: prefill_tokens, decode_tokens,
+    decode_ctx_tokens, prefill_attn.
 
     Returns:
-        The step's features, as the step-time model has them: prefill_tokens, decode_tokens,
-        decode_ctx_tokens, prefill_attn. All zero where every running request was preempted: such a
-        step takes no time.
+        Whether there is anything in the step. There is not where every running request was
+        preempted: such a step takes no time, and the next can begin.
     """
-    budget, preempted = _schedule_running(limits, requests, queues, counts)
-    if not preempted:
-        _admit_waiting(limits, requests, times, queues, counts, budget, now_ms)
-    prefill_tokens, decode_tokens, decode_ctx_tokens, prefill_attn = 0, 0, 0, 0.0
-    for slot in queues[RUNNING, : counts[N_RUNNING]]:
-        chunk, computed = requests[CHUNK, slot], requests[COMPUTED, slot]
-        if requests[GENERATED, slot] > 0 and uncomputed(requests, slot) == 1:
-            decode_tokens += chunk
-            decode_ctx_tokens += chunk * computed
-        else:
-            prefill_tokens += chunk
-            prefill_attn += chunk * computed + chunk * (chunk + 1) / 2
-    return prefill_tokens, decode_tokens, decode_ctx_tokens, prefill_attn
+    planned = _tokens(engine.ahead) > 0
+    if planned:
+        features[:] = engine.ahead
+        engine.ahead[:] = 0.0
+    else:
+        plan_step(engine, CHUNK, features)
+    requests, times = engine.requests, engine.times
+    for slot in engine.queues[RUNNING, : engine.counts[N_RUNNING]]:
+        if planned:
+            requests[CHUNK, slot] = requests[AHEAD, slot]
+            requests[AHEAD, slot] = 0
+        if requests[CHUNK, slot] > 0 and np.isnan(times[START, slot]):
+            times[START, slot] = now_ms
+    if engine.limits[ASYNC] and _tokens(features) > 0:
+        plan_step(engine, AHEAD, engine.ahead)
+    return _tokens(features) > 0
 
 
 @njit(cache=True)
-def end_step(
-    requests: IntArray,
-    times: FloatArray,
-    queues: IntArray,
-    counts: IntArray,
-    finished: IntArray,
-    now_ms: float,
-) -> int:
+def plan_step(engine: EngineArrays, row: int, features: FloatArray) -> None:
+    """Give the running requests their tokens in the next step, admit waiting ones, fill features.
+
+    ``row`` is CHUNK if no step is under way, and AHEAD to plan behind the one that is.
+    """
+    budget, preempted = _schedule_running(engine, row)
+    if not preempted:
+        _admit_waiting(engine, row, budget)
+    requests = engine.requests
+    features[:] = 0.0
+    for slot in engine.queues[RUNNING, : engine.counts[N_RUNNING]]:
+        chunk = requests[row, slot]
+        if chunk == 0:
+            continue
+        computed = _computed(requests, slot, row)
+        tokens = _known_tokens(requests, slot, row)
+        if tokens > requests[PROMPT, slot] and tokens - computed == 1:
+            features[1] += 1
+            features[2] += computed
+        else:
+            features[0] += chunk
+            features[3] += chunk * computed + chunk * (chunk + 1) / 2
+
+
+@njit(cache=True)
+def end_step(engine: EngineArrays, finished: IntArray, now_ms: float) -> int:
     """Apply the step that ends now.
 
     Returns:
         The number of requests it finished; ``finished`` begins with their slots. They leave their
         blocks and their place.
     """
-    running = queues[RUNNING]
+    requests, counts = engine.requests, engine.counts
+    running = engine.queues[RUNNING]
     n_running = counts[N_RUNNING]
     kept, n_finished = 0, 0
     for position in range(n_running):
@@ -142,12 +163,12 @@ def end_step(
         requests[COMPUTED, slot] += chunk
         requests[CHUNK, slot] = 0
         if chunk > 0 and uncomputed(requests, slot) == 0:
-            requests[GENERATED, slot] += 1
-            if requests[GENERATED, slot] == 1:
-                times[FIRST_TOKEN, slot] = now_ms
+            _yield_token(engine, slot, now_ms)
+            if engine.limits[CACHING]:
+                key_blocks(engine, slot, requests[COMPUTED, slot])
         if requests[GENERATED, slot] == requests[OUTPUT, slot]:
-            counts[FREE_BLOCKS] += requests[BLOCKS, slot]
-            requests[BLOCKS, slot] = 0
+            _release(engine, slot)
+            requests[AHEAD, slot] = 0
             finished[n_finished] = slot
             n_finished += 1
         else:
@@ -155,17 +176,15 @@ def end_step(
             kept += 1
     counts[N_RUNNING] = kept
     counts[STEPS] += 1
+    if counts[N_STALE] > 0:
+        n_finished = _end_stale(engine, finished, n_finished, now_ms)
     return n_finished
 
 
 @njit(cache=True)
 def advance(
-    limits: IntArray,
+    engine: EngineArrays,
     compiled: FloatArray,
-    requests: IntArray,
-    times: FloatArray,
-    queues: IntArray,
-    counts: IntArray,
     finished: IntArray,
     now_ms: float,
     horizon_ms: float,
@@ -181,34 +200,58 @@ def advance(
     Returns:
         When the begun step started, and its time without slow-down (ms).
     """
+    features = np.empty(4)
     while True:
-        prefill, decode, context, attention = schedule_step(
-            limits, requests, times, queues, counts, now_ms
-        )
-        if prefill + decode == 0:
+        if not begin_step(engine, features, now_ms):
             continue
+        prefill, decode, context, attention = features
         duration_ms = step_ms(compiled, prefill, decode, context, attention)
-        counts[EXTRAPOLATED] += extrapolates(compiled, prefill, decode, context, attention)
+        engine.counts[EXTRAPOLATED] += extrapolates(compiled, prefill, decode, context, attention)
         end_ms = now_ms + duration_ms * slowdown
-        if end_ms >= horizon_ms or _finishes_any(requests, queues, counts):
+        if end_ms >= horizon_ms or _finishes_any(engine):
             return now_ms, duration_ms
-        end_step(requests, times, queues, counts, finished, end_ms)
+        end_step(engine, finished, end_ms)
         now_ms = end_ms
 
 
 @njit(cache=True)
-def _schedule_running(
-    limits: IntArray, requests: IntArray, queues: IntArray, counts: IntArray
-) -> tuple[int, bool]:
+def _tokens(features: FloatArray) -> float:
+    return features[0] + features[1]
+
+
+@njit(cache=True)
+def _computed(requests: IntArray, slot: int, row: int) -> int:
+    """Tokens of the sequence that are computed when the step of ``row`` begins."""
+    computed: int = requests[COMPUTED, slot]
+    return computed + requests[CHUNK, slot] if row == AHEAD else computed
+
+
+@njit(cache=True)
+def _known_tokens(requests: IntArray, slot: int, row: int) -> int:
+    """Tokens of the sequence when the step of ``row`` begins: the prompt and the output so far."""
+    tokens: int = requests[PROMPT, slot] + requests[GENERATED, slot]
+    if row == AHEAD and requests[CHUNK, slot] > 0:
+        tokens += requests[COMPUTED, slot] + requests[CHUNK, slot] == tokens
+    return tokens
+
+
+@njit(cache=True)
+def _schedule_running(engine: EngineArrays, row: int) -> tuple[int, bool]:
     """Chunks of the running requests; the budget left, and whether any was preempted."""
-    running = queues[RUNNING]
+    limits, requests, counts = engine.limits, engine.requests, engine.counts
+    running = engine.queues[RUNNING]
     budget = limits[MAX_TOKENS]
     preempted = False
     position = 0
     while position < counts[N_RUNNING] and budget > 0:
         slot = running[position]
-        chunk = min(uncomputed(requests, slot), budget)
-        tokens = requests[COMPUTED, slot] + chunk
+        computed = _computed(requests, slot, row)
+        known = _known_tokens(requests, slot, row)
+        if row == AHEAD and not requests[STOPS, slot] and _ends(requests, slot):
+            position += 1
+            continue
+        chunk = min(known - computed, budget)
+        tokens = computed + chunk
         missing = 0
         # Most steps stay within the blocks there are, and a product is cheaper than a division.
         if tokens > requests[BLOCKS, slot] * limits[BLOCK_SIZE]:
@@ -216,49 +259,48 @@ def _schedule_running(
         while missing > counts[FREE_BLOCKS]:
             preempted = True
             victim = _least_urgent(requests, running[: counts[N_RUNNING]])
-            budget += requests[CHUNK, running[victim]]
-            _preempt(requests, queues, counts, victim)
+            budget += requests[row, running[victim]]
+            _preempt(engine, row, victim)
             if victim == position:
                 return budget, True
             if victim < position:
                 position -= 1
-        counts[FREE_BLOCKS] -= missing
-        requests[BLOCKS, slot] += missing
-        requests[CHUNK, slot] = chunk
+        _take(engine, slot, missing)
+        if limits[CACHING]:
+            # Behind a step under way the text of the last token is not known yet.
+            text = requests[PROMPT, slot] + requests[GENERATED, slot]
+            key_blocks(engine, slot, min(tokens, text))
+        requests[row, slot] = chunk
         budget -= chunk
         position += 1
     return budget, preempted
 
 
 @njit(cache=True)
-def _admit_waiting(
-    limits: IntArray,
-    requests: IntArray,
-    times: FloatArray,
-    queues: IntArray,
-    counts: IntArray,
-    budget: int,
-    now_ms: float,
-) -> None:
-    running, waiting = queues[RUNNING], queues[WAITING]
+def _admit_waiting(engine: EngineArrays, row: int, budget: int) -> None:
+    limits, requests, counts = engine.limits, engine.requests, engine.counts
+    running, waiting = engine.queues[RUNNING], engine.queues[WAITING]
     admitted = 0
     while admitted < counts[N_WAITING] and budget > 0 and counts[N_RUNNING] < limits[MAX_SEQS]:
         slot = waiting[admitted]
-        if not admissible(limits, requests, counts, slot, budget):
+        if not admissible(engine, slot, budget):
             break
-        hit = _hit_tokens(requests, slot, limits[BLOCK_SIZE])
-        chunk = min(uncomputed(requests, slot) - hit, budget)
-        blocks = blocks_of(hit + chunk, limits[BLOCK_SIZE])
-        counts[FREE_BLOCKS] -= blocks
-        requests[BLOCKS, slot] = blocks
+        hit = _hit_tokens(engine, slot)
+        if limits[CACHING]:
+            share_blocks(engine, slot, hit // limits[BLOCK_SIZE])
+        else:
+            _take(engine, slot, hit // limits[BLOCK_SIZE])
         requests[COMPUTED, slot] = hit
-        requests[CHUNK, slot] = chunk
+        chunk = min(uncomputed(requests, slot), budget)
+        missing = blocks_of(hit + chunk, limits[BLOCK_SIZE]) - requests[BLOCKS, slot]
+        _take(engine, slot, missing)
+        if limits[CACHING]:
+            key_blocks(engine, slot, hit + chunk)
+        requests[row, slot] = chunk
         budget -= chunk
         running[counts[N_RUNNING]] = slot
         counts[N_RUNNING] += 1
         admitted += 1
-        if np.isnan(times[START, slot]):
-            times[START, slot] = now_ms
     if admitted > 0:
         counts[N_WAITING] -= admitted
         for position in range(counts[N_WAITING]):
@@ -266,18 +308,18 @@ def _admit_waiting(
 
 
 @njit(cache=True)
-def admissible(
-    limits: IntArray, requests: IntArray, counts: IntArray, slot: int, budget: int
-) -> bool:
+def admissible(engine: EngineArrays, slot: int, budget: int) -> bool:
     """Whether a waiting request that has its turn, and a place, can join with ``budget`` tokens."""
-    tokens = uncomputed(requests, slot)
-    if (
-        not limits[CHUNKED]
-        and tokens > budget
-        and tokens - _hit_tokens(requests, slot, limits[BLOCK_SIZE]) > budget
-    ):
+    limits = engine.limits
+    tokens = engine.requests[PROMPT, slot] + engine.requests[GENERATED, slot]
+    if not limits[CHUNKED] and tokens > budget and tokens - _hit_tokens(engine, slot) > budget:
         return False
-    return blocks_of(tokens, limits[BLOCK_SIZE]) <= counts[FREE_BLOCKS]
+    needed = blocks_of(tokens, limits[BLOCK_SIZE])
+    if needed > engine.counts[FREE_BLOCKS] and limits[CACHING]:
+        # Blocks in use cost nothing; those in the list of free ones are taken out of it.
+        hits, free = hit_blocks(engine, slot, tokens - 1)
+        needed -= hits - free
+    return needed <= engine.counts[FREE_BLOCKS]
 
 
 @njit(cache=True)
@@ -293,27 +335,90 @@ def enqueue(requests: IntArray, queues: IntArray, counts: IntArray, slot: int) -
 
 
 @njit(cache=True)
-def _preempt(requests: IntArray, queues: IntArray, counts: IntArray, position: int) -> None:
-    running = queues[RUNNING]
+def _preempt(engine: EngineArrays, row: int, position: int) -> None:
+    requests, counts = engine.requests, engine.counts
+    running = engine.queues[RUNNING]
     slot = running[position]
-    counts[FREE_BLOCKS] += requests[BLOCKS, slot]
-    requests[BLOCKS, slot] = 0
+    if row == AHEAD and requests[CHUNK, slot] > 0:
+        gets_token = requests[COMPUTED, slot] + requests[CHUNK, slot] == (
+            requests[PROMPT, slot] + requests[GENERATED, slot]
+        )
+        requests[STALE, slot] = gets_token
+        counts[N_STALE] += gets_token
+    _release(engine, slot)
     requests[COMPUTED, slot] = 0
     requests[CACHED, slot] = 0
     requests[CHUNK, slot] = 0
+    requests[AHEAD, slot] = 0
     requests[PREEMPTIONS, slot] += 1
     counts[N_RUNNING] -= 1
     running[position : counts[N_RUNNING]] = running[position + 1 : counts[N_RUNNING] + 1].copy()
-    enqueue(requests, queues, counts, slot)
+    enqueue(requests, engine.queues, counts, slot)
 
 
 @njit(cache=True)
-def _finishes_any(requests: IntArray, queues: IntArray, counts: IntArray) -> bool:
-    for slot in queues[RUNNING, : counts[N_RUNNING]]:
-        completes = requests[CHUNK, slot] == uncomputed(requests, slot)
-        if completes and requests[GENERATED, slot] + 1 == requests[OUTPUT, slot]:
+def _end_stale(engine: EngineArrays, finished: IntArray, n_finished: int, now_ms: float) -> int:
+    """Deliver the tokens of requests that were preempted during the step that ends."""
+    requests, counts = engine.requests, engine.counts
+    waiting = engine.queues[WAITING]
+    kept = 0
+    for position in range(counts[N_WAITING]):
+        slot = waiting[position]
+        if requests[STALE, slot]:
+            requests[STALE, slot] = 0
+            _yield_token(engine, slot, now_ms)
+        if requests[GENERATED, slot] == requests[OUTPUT, slot]:
+            finished[n_finished] = slot
+            n_finished += 1
+        else:
+            waiting[kept] = slot
+            kept += 1
+    counts[N_WAITING] = kept
+    counts[N_STALE] = 0
+    return n_finished
+
+
+@njit(cache=True)
+def _yield_token(engine: EngineArrays, slot: int, now_ms: float) -> None:
+    engine.requests[GENERATED, slot] += 1
+    if engine.requests[GENERATED, slot] == 1:
+        engine.times[FIRST_TOKEN, slot] = now_ms
+
+
+@njit(cache=True)
+def _take(engine: EngineArrays, slot: int, n: int) -> None:
+    if engine.limits[CACHING]:
+        take_blocks(engine, slot, n)
+    else:
+        engine.counts[FREE_BLOCKS] -= n
+        engine.requests[BLOCKS, slot] += n
+
+
+@njit(cache=True)
+def _release(engine: EngineArrays, slot: int) -> None:
+    if engine.limits[CACHING]:
+        release_blocks(engine, slot)
+    else:
+        engine.counts[FREE_BLOCKS] += engine.requests[BLOCKS, slot]
+        engine.requests[BLOCKS, slot] = 0
+
+
+@njit(cache=True)
+def _finishes_any(engine: EngineArrays) -> bool:
+    """Whether the step under way finishes a request, or may."""
+    if engine.counts[N_STALE] > 0:
+        return True
+    for slot in engine.queues[RUNNING, : engine.counts[N_RUNNING]]:
+        if _ends(engine.requests, slot):
             return True
     return False
+
+
+@njit(cache=True)
+def _ends(requests: IntArray, slot: int) -> bool:
+    """Whether the step under way yields the request's last token."""
+    completes = requests[CHUNK, slot] > 0 and requests[CHUNK, slot] == uncomputed(requests, slot)
+    return completes and requests[GENERATED, slot] + 1 == requests[OUTPUT, slot]
 
 
 @njit(cache=True)
@@ -336,10 +441,15 @@ def _more_urgent(requests: IntArray, a: int, b: int) -> bool:
 
 
 @njit(cache=True)
-def _hit_tokens(requests: IntArray, slot: int, block_size: int) -> int:
+def _hit_tokens(engine: EngineArrays, slot: int) -> int:
+    """Tokens that a request need not compute if it is admitted now."""
+    requests, size = engine.requests, engine.limits[BLOCK_SIZE]
+    if engine.limits[CACHING]:
+        hits, _ = hit_blocks(engine, slot, requests[PROMPT, slot] + requests[GENERATED, slot] - 1)
+        return hits * size
     if requests[CACHED, slot] == 0:
         return 0
-    return min(requests[CACHED, slot], requests[PROMPT, slot] - 1) // block_size * block_size
+    return min(requests[CACHED, slot], requests[PROMPT, slot] - 1) // size * size
 
 
 @njit(cache=True)

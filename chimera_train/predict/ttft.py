@@ -12,15 +12,15 @@ last bit.
 import math
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-from chimera_train.predict.engine_state import EngineState, engine_limits, max_request_tokens
-from chimera_train.predict.engine_step import (
+from chimera_train.predict.engine_arrays import (
     ARRIVAL,
+    ASYNC,
     BLOCK_SIZE,
     BLOCKS,
     CACHED,
+    CHUNK,
     COMPUTED,
     FREE_BLOCKS,
     GENERATED,
@@ -34,20 +34,22 @@ from chimera_train.predict.engine_step import (
     REQUEST_ROWS,
     RUNNING,
     WAITING,
+    EngineArrays,
+    FloatArray,
+)
+from chimera_train.predict.engine_state import empty_engine, max_request_tokens
+from chimera_train.predict.engine_step import (
     admissible,
     blocks_of,
     end_step,
     enqueue,
-    schedule_step,
+    plan_step,
     uncomputed,
 )
 from chimera_train.predict.step_terms import step_ms
 from chimera_train.predict.step_time import StepTimeModel
 
 __all__ = ["TtftEstimator"]
-
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 
 
 class TtftEstimator:
@@ -61,12 +63,11 @@ class TtftEstimator:
         self._info = model.engine
         self._by_priority = model.engine.scheduling_policy == "priority"
         self._compiled = model.compiled()
-        self._limits = engine_limits(model.engine)
         self._longest = max_request_tokens(model.engine)
 
     def estimate(
         self,
-        state: EngineState,
+        state: EngineArrays,
         prompt_tokens: int,
         cached_tokens: int,
         output_tokens: int,
@@ -81,7 +82,8 @@ class TtftEstimator:
         end there, and a request in the engine that has outlived its prediction with its next token.
 
         Args:
-            state: the requests in the engine, as the last step that ended left them; not changed.
+            state: the requests in the engine as the last step that ended left them, as
+                ``engine_with`` makes it; not changed.
             prompt_tokens: of the whole prompt.
             cached_tokens: tokens at its head that the engine's prefix cache holds.
             output_tokens: predicted, at least 1.
@@ -97,12 +99,9 @@ class TtftEstimator:
         if prompt_tokens + 1 > self._longest:
             return math.inf, math.inf if completion else math.nan
         first_token_ms, completion_ms = _estimate(
-            self._limits,
+            state,
             self._compiled,
             self._longest,
-            state.requests,
-            state.queues,
-            state.counts,
             int(prompt_tokens),
             int(cached_tokens),
             int(output_tokens),
@@ -114,18 +113,15 @@ class TtftEstimator:
 
     def warm_up(self) -> None:
         """Compile, or load what an earlier process compiled, so that no request waits for it."""
-        empty = EngineState.empty(self._info, 1)
+        empty = empty_engine(self._info, 1)
         self.estimate(empty, 1, 0, 1, 0, busy_ms=0.0, completion=True)
 
 
 @njit(cache=True, nogil=True)
 def _estimate(
-    limits: IntArray,
+    state: EngineArrays,
     compiled: FloatArray,
     longest: int,
-    state_requests: IntArray,
-    state_queues: IntArray,
-    state_counts: IntArray,
     prompt_tokens: int,
     cached_tokens: int,
     output_tokens: int,
@@ -133,44 +129,44 @@ def _estimate(
     busy_ms: float,
     completion: bool,
 ) -> tuple[float, float]:
-    # Allocating here is cheaper than passing arrays in, and lets threads share an estimator.
-    counts = state_counts.copy()
-    new = counts[N_RUNNING] + counts[N_WAITING]
-    requests = np.empty((REQUEST_ROWS, new + 1), dtype=np.int64)
-    queues = np.empty((2, new + 1), dtype=np.int64)
+    new = state.counts[N_RUNNING] + state.counts[N_WAITING]
+    engine = _copy(longest, state, new + 1)
+    requests, counts = engine.requests, engine.counts
     finished = np.empty(new + 1, dtype=np.int64)
-    times = np.zeros((2, new + 1))  # nobody reads them
-    _copy(longest, state_requests, state_queues, requests, queues, counts)
-    end_step(requests, times, queues, counts, finished, 0.0)
+    features = engine.ahead
+    end_step(engine, finished, 0.0)
+    now_ms = busy_ms
+    if engine.limits[ASYNC] and counts[N_RUNNING] > 0:
+        # The step behind the one under way is planned already.
+        plan_step(engine, CHUNK, features)
+        if features[0] + features[1] > 0:
+            now_ms += step_ms(compiled, features[0], features[1], features[2], features[3])
+            end_step(engine, finished, now_ms)
     requests[:, new] = 0
     requests[PRIORITY, new] = priority
     requests[PROMPT, new] = prompt_tokens
     requests[OUTPUT, new] = max(min(output_tokens, longest - prompt_tokens), 1)
     requests[CACHED, new] = cached_tokens
-    requests[ARRIVAL, new] = 0
     for slot in range(new):
         requests[ARRIVAL, new] = max(requests[ARRIVAL, new], requests[ARRIVAL, slot] + 1)
-    enqueue(requests, queues, counts, new)
+    enqueue(requests, engine.queues, counts, new)
 
-    now_ms = busy_ms
     first_token_ms = np.nan
     while True:
-        steps = _steps_alike(limits, requests, queues, counts)
+        steps = _steps_alike(engine)
         if steps > 0:
-            now_ms = _decode(limits, compiled, requests, queues, counts, steps, now_ms)
+            now_ms = _decode(engine, compiled, steps, now_ms)
         else:
             idle = counts[N_RUNNING] == 0
-            prefill, decode, context, attention = schedule_step(
-                limits, requests, times, queues, counts, now_ms
-            )
-            if prefill + decode == 0:
+            plan_step(engine, CHUNK, features)
+            if features[0] + features[1] == 0:
                 if idle:
                     # The most urgent request does not even fit an empty engine.
                     last_ms = np.inf if completion else np.nan
                     return (np.inf if np.isnan(first_token_ms) else first_token_ms), last_ms
                 continue
-            now_ms += step_ms(compiled, prefill, decode, context, attention)
-            end_step(requests, times, queues, counts, finished, now_ms)
+            now_ms += step_ms(compiled, features[0], features[1], features[2], features[3])
+            end_step(engine, finished, now_ms)
         if np.isnan(first_token_ms) and requests[GENERATED, new] > 0:
             first_token_ms = now_ms
             if not completion:
@@ -180,37 +176,46 @@ def _estimate(
 
 
 @njit(cache=True, nogil=True)
-def _copy(
-    longest: int,
-    state_requests: IntArray,
-    state_queues: IntArray,
-    requests: IntArray,
-    queues: IntArray,
-    counts: IntArray,
-) -> None:
-    """Copy the requests into the first slots, in the order of the queues."""
+def _copy(longest: int, state: EngineArrays, capacity: int) -> EngineArrays:
+    """An engine with the requests of ``state`` in the first slots, in the order of the queues."""
+    # Allocating here is cheaper than passing arrays in, and lets threads share an estimator.
+    requests = np.empty((REQUEST_ROWS, capacity), dtype=np.int64)
+    queues = np.empty((2, capacity), dtype=np.int64)
     slot = 0
-    for queue, n_requests in ((RUNNING, counts[N_RUNNING]), (WAITING, counts[N_WAITING])):
+    for queue, n_requests in ((RUNNING, state.counts[N_RUNNING]), (WAITING, state.counts[N_WAITING])):
         for position in range(n_requests):
-            source = state_queues[queue, position]
+            source = state.queues[queue, position]
             for row in range(REQUEST_ROWS):
-                requests[row, slot] = state_requests[row, source]
+                requests[row, slot] = state.requests[row, source]
             output = min(requests[OUTPUT, slot], longest - requests[PROMPT, slot])
             requests[OUTPUT, slot] = max(output, requests[GENERATED, slot] + 1)
             queues[queue, position] = slot
             slot += 1
+    return EngineArrays(
+        state.limits,
+        requests,
+        np.empty((2, capacity)),  # written, and read by nobody
+        queues,
+        state.counts.copy(),
+        np.empty(4),
+        state.blocks,
+        state.table,
+        state.prompt_keys,
+        state.cache,
+    )
 
 
 @njit(cache=True, nogil=True)
-def _steps_alike(limits: IntArray, requests: IntArray, queues: IntArray, counts: IntArray) -> int:
+def _steps_alike(engine: EngineArrays) -> int:
     """Steps from here on of which each decodes one token of every running request, and no more.
 
     The last of them may finish requests. 0 says nothing: the next step may still be such a one.
     """
+    limits, requests, counts = engine.limits, engine.requests, engine.counts
     n_running = counts[N_RUNNING]
     if n_running == 0 or n_running > limits[MAX_TOKENS]:
         return 0
-    running = queues[RUNNING]
+    running = engine.queues[RUNNING]
     steps = 2**62
     # Who was admitted last is the likeliest to have prompt left.
     for position in range(n_running - 1, -1, -1):
@@ -224,27 +229,26 @@ def _steps_alike(limits: IntArray, requests: IntArray, queues: IntArray, counts:
         counts[N_WAITING] > 0
         and budget > 0
         and n_running < limits[MAX_SEQS]
-        and admissible(limits, requests, counts, queues[WAITING, 0], budget)
+        and admissible(engine, engine.queues[WAITING, 0], budget)
     ):
         return 0
     if blocks_of(steps, limits[BLOCK_SIZE]) * n_running <= counts[FREE_BLOCKS]:
         return steps
-    return _steps_in_memory(limits, requests, queues, counts, steps)
+    return _steps_in_memory(engine, steps)
 
 
 @njit(cache=True, nogil=True)
-def _steps_in_memory(
-    limits: IntArray, requests: IntArray, queues: IntArray, counts: IntArray, steps: int
-) -> int:
+def _steps_in_memory(engine: EngineArrays, steps: int) -> int:
     """How many of ``steps`` the free blocks last if every running request decodes in each."""
-    size = limits[BLOCK_SIZE]
+    requests = engine.requests
+    size = engine.limits[BLOCK_SIZE]
     # Requests by the tokens that they have room for; each takes a block every ``size`` steps.
     by_room = np.zeros(size, dtype=np.int64)
-    for slot in queues[RUNNING, : counts[N_RUNNING]]:
+    for slot in engine.queues[RUNNING, : engine.counts[N_RUNNING]]:
         room = requests[BLOCKS, slot] * size - requests[COMPUTED, slot]
         # A caller's state may hold more blocks than are needed: they may count for nothing here.
         by_room[min(room, size - 1)] += 1
-    free = counts[FREE_BLOCKS]
+    free = engine.counts[FREE_BLOCKS]
     for step in range(steps):
         free -= by_room[step % size]
         if free < 0:
@@ -253,17 +257,10 @@ def _steps_in_memory(
 
 
 @njit(cache=True, nogil=True)
-def _decode(
-    limits: IntArray,
-    compiled: FloatArray,
-    requests: IntArray,
-    queues: IntArray,
-    counts: IntArray,
-    steps: int,
-    now_ms: float,
-) -> float:
+def _decode(engine: EngineArrays, compiled: FloatArray, steps: int, now_ms: float) -> float:
     """Apply so many steps of ``_steps_alike``; returns when the last ends."""
-    running = queues[RUNNING]
+    limits, requests, counts = engine.limits, engine.requests, engine.counts
+    running = engine.queues[RUNNING]
     n_running = counts[N_RUNNING]
     context, kept = 0, 0
     for position in range(n_running):

@@ -1,13 +1,15 @@
 """A simulated engine: the arrays of one vLLM instance, and which requests are in them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from chimera_train.pool.schema import EngineInfo
+from chimera_train.predict import engine_arrays as rows
 from chimera_train.predict import engine_step
-from chimera_train.predict.engine_state import EngineState, engine_limits, max_request_tokens
+from chimera_train.predict.engine_state import empty_engine, max_request_tokens
 from chimera_train.predict.step_time import StepTimeModel
 
 __all__ = ["Finished", "SimulatedEngine", "servable"]
@@ -43,16 +45,16 @@ class SimulatedEngine:
     Args:
         model: step times, and the engine's limits.
         capacity: requests that can be in the engine at once, running and waiting.
+        prompt_keys: keys that a prompt has at most.
     """
 
-    def __init__(self, model: StepTimeModel, capacity: int) -> None:
+    def __init__(self, model: StepTimeModel, capacity: int, *, prompt_keys: int = 0) -> None:
         info = model.engine
+        self.arrays = empty_engine(
+            info, capacity, caching=info.enable_prefix_caching, prompt_keys=prompt_keys
+        )
         self._by_priority = info.scheduling_policy == "priority"
         self._compiled = model.compiled()
-        self._limits = engine_limits(info)
-        state = EngineState.empty(info, capacity)
-        self._requests, self._queues, self._counts = state.requests, state.queues, state.counts
-        self._times = np.full((2, capacity), np.nan)
         self._finished = np.zeros(capacity, dtype=np.int64)
         self._request_id = np.zeros(capacity, dtype=np.int64)
         self._told_tokens = np.zeros(capacity, dtype=np.int64)
@@ -61,69 +63,76 @@ class SimulatedEngine:
 
     @property
     def has_work(self) -> bool:
-        """Whether any request is in the engine."""
-        return bool(self._counts[engine_step.N_RUNNING] + self._counts[engine_step.N_WAITING])
+        """Whether any request is in the engine, or a step planned."""
+        return bool(engine_step.has_work(self.arrays))
 
     @property
     def steps(self) -> int:
         """Steps ended so far."""
-        return int(self._counts[engine_step.STEPS])
+        return int(self.arrays.counts[rows.STEPS])
 
     @property
     def extrapolated_steps(self) -> int:
         """Steps begun so far that lie outside what the step-time model was fitted on."""
-        return int(self._counts[engine_step.EXTRAPOLATED])
+        return int(self.arrays.counts[rows.EXTRAPOLATED])
 
     def submit(
-        self, request_id: int, prompt_tokens: int, output_tokens: int, priority: int
+        self,
+        request_id: int,
+        prompt_tokens: int,
+        output_tokens: int,
+        priority: int,
+        *,
+        prompt_keys: Sequence[int] = (),
+        stops: bool = False,
     ) -> None:
-        """A request arrives; it may join the next step that begins."""
+        """A request arrives; it may join the next step that is planned.
+
+        Args:
+            request_id: the caller's, unique in the engine.
+            prompt_tokens, output_tokens: at least 1 each.
+            priority: vLLM's, lower first; nothing to an engine that serves in order of arrival.
+            prompt_keys: numbers of the text up to the end of each whole block of the prompt, 0 or
+                more. Requests share blocks of equal number.
+            stops: whether the model ends the output, and not max_tokens.
+        """
         slot = self._free.pop()
-        request = self._requests[:, slot]
+        request = self.arrays.requests[:, slot]
         request[:] = 0
-        request[engine_step.PRIORITY] = priority if self._by_priority else 0
-        request[engine_step.ARRIVAL] = self._submitted
-        request[engine_step.PROMPT] = prompt_tokens
-        request[engine_step.OUTPUT] = output_tokens
-        self._times[:, slot] = np.nan
+        request[rows.PRIORITY] = priority if self._by_priority else 0
+        request[rows.ARRIVAL] = self._submitted
+        request[rows.PROMPT] = prompt_tokens
+        request[rows.OUTPUT] = output_tokens
+        request[rows.STOPS] = stops
+        if self.arrays.limits[rows.CACHING]:
+            request[rows.PROMPT_KEYS] = len(prompt_keys)
+            self.arrays.prompt_keys[slot, : len(prompt_keys)] = prompt_keys
+        self.arrays.times[:, slot] = np.nan
         self._request_id[slot] = request_id
         self._told_tokens[slot] = 0
-        engine_step.enqueue(self._requests, self._queues, self._counts, slot)
+        engine_step.enqueue(self.arrays.requests, self.arrays.queues, self.arrays.counts, slot)
         self._submitted += 1
 
     def advance(self, now_ms: float, horizon_ms: float, slowdown: float) -> tuple[float, float]:
         """Run steps while there is work, as ``engine_step.advance``: start and ms of the last."""
         result: tuple[float, float] = engine_step.advance(
-            self._limits,
-            self._compiled,
-            self._requests,
-            self._times,
-            self._queues,
-            self._counts,
-            self._finished,
-            now_ms,
-            horizon_ms,
-            slowdown,
+            self.arrays, self._compiled, self._finished, now_ms, horizon_ms, slowdown
         )
         return result
 
     def end_step(self, now_ms: float) -> list[Finished]:
         """End the step that has begun; the requests that it completed leave."""
-        n = engine_step.end_step(
-            self._requests, self._times, self._queues, self._counts, self._finished, now_ms
-        )
+        n = engine_step.end_step(self.arrays, self._finished, now_ms)
         return [self._leave(slot) for slot in self._finished[:n].tolist()]
 
     def fresh_tokens(self) -> list[tuple[int, int]]:
         """(request id, output tokens since this was last called), where there were any."""
-        running, waiting = self._queues
+        running, waiting = self.arrays.queues
+        counts = self.arrays.counts
         slots = np.concatenate(
-            [
-                running[: self._counts[engine_step.N_RUNNING]],
-                waiting[: self._counts[engine_step.N_WAITING]],
-            ]
+            [running[: counts[rows.N_RUNNING]], waiting[: counts[rows.N_WAITING]]]
         )
-        fresh = self._requests[engine_step.GENERATED, slots] - self._told_tokens[slots]
+        fresh = self.arrays.requests[rows.GENERATED, slots] - self._told_tokens[slots]
         slots, fresh = slots[fresh > 0], fresh[fresh > 0]
         self._told_tokens[slots] += fresh
         return list(zip(self._request_id[slots].tolist(), fresh.tolist(), strict=True))
@@ -132,8 +141,8 @@ class SimulatedEngine:
         self._free.append(slot)
         return Finished(
             int(self._request_id[slot]),
-            float(self._times[engine_step.START, slot]),
-            float(self._times[engine_step.FIRST_TOKEN, slot]),
-            int(self._requests[engine_step.PREEMPTIONS, slot]),
-            int(self._requests[engine_step.OUTPUT, slot] - self._told_tokens[slot]),
+            float(self.arrays.times[rows.START, slot]),
+            float(self.arrays.times[rows.FIRST_TOKEN, slot]),
+            int(self.arrays.requests[rows.PREEMPTIONS, slot]),
+            int(self.arrays.requests[rows.OUTPUT, slot] - self._told_tokens[slot]),
         )

@@ -6,9 +6,11 @@ interface non-public; where it has changed, so may the rules that are simulated.
 
 import random
 
+import numpy as np
 import pytest
 
 from chimera_train.pool.schema import EngineInfo
+from chimera_train.predict import engine_arrays as rows
 from chimera_train.predict import engine_step
 from chimera_train.predict.step_time import StepTimeModel
 from chimera_train.simulate.engine import SimulatedEngine
@@ -18,6 +20,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 
 BLOCK_SIZE = 16
 MAX_MODEL_LEN = 256
+ANY_TOKEN, EOS = 7, 8
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,7 @@ def model_dir(tmp_path_factory):
 def vllm_scheduler(model_dir, info):
     import torch
     from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.structured_output import StructuredOutputManager
@@ -59,7 +63,7 @@ def vllm_scheduler(model_dir, info):
             is_encoder_decoder=False,
             policy=info.scheduling_policy,
             enable_chunked_prefill=True,
-            async_scheduling=False,
+            async_scheduling=info.async_scheduling,
         ),
         cache_config=CacheConfig(
             block_size=BLOCK_SIZE, enable_prefix_caching=info.enable_prefix_caching
@@ -69,7 +73,7 @@ def vllm_scheduler(model_dir, info):
     spec = FullAttentionSpec(
         block_size=BLOCK_SIZE, num_kv_heads=1, head_size=1, dtype=torch.float32
     )
-    return Scheduler(
+    return (AsyncScheduler if info.async_scheduling else Scheduler)(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(
             num_blocks=info.num_kv_blocks,
@@ -92,7 +96,7 @@ def vllm_request(number, tokens, output, priority):
     return Request(
         request_id=str(number),
         prompt_token_ids=tokens,
-        sampling_params=SamplingParams(max_tokens=output, ignore_eos=True),
+        sampling_params=SamplingParams(max_tokens=output, stop_token_ids=[EOS]),
         pooling_params=None,
         arrival_time=float(number),
         priority=priority,
@@ -100,21 +104,38 @@ def vllm_request(number, tokens, output, priority):
     )
 
 
-def vllm_end_step(scheduler, scheduled, requests):
+def vllm_begin_step(scheduler, requests):
+    """Schedule a step; it, and which of its requests it gives a token."""
+    scheduled = scheduler.schedule()
+    yields = {}
+    for request_id in scheduled.num_scheduled_tokens:
+        request = requests[int(request_id)]
+        coming = max(request.num_output_placeholders, 1)
+        yields[request_id] = request.num_computed_tokens >= request.num_tokens + coming - 1
+    return scheduled, yields
+
+
+def vllm_end_step(scheduler, scheduled, yields, requests, ends):
+    """End a step. The model says its last word to those that it ends when they are as long."""
     from vllm.v1.outputs import ModelRunnerOutput
 
+    def token(number):
+        generated = requests[number].num_output_tokens
+        return EOS if generated + 1 == ends.get(number) else ANY_TOKEN
+
     ids = list(scheduled.num_scheduled_tokens)
-    caught_up = [requests[i].num_computed_tokens >= requests[i].num_tokens for i in map(int, ids)]
     output = ModelRunnerOutput(
         req_ids=ids,
         req_id_to_index={request_id: i for i, request_id in enumerate(ids)},
-        sampled_token_ids=[[7] if done else [] for done in caught_up],
+        sampled_token_ids=[[token(int(i))] if yields[i] else [] for i in ids],
     )
     scheduler.update_from_output(scheduled, output)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_every_step_is_vllms(model_dir, seed):
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("seed", range(12))
+def test_every_step_is_vllms(model_dir, seed, asynchronous, caching):
     rng = random.Random(seed)
     calls = [
         (rng.randint(1, 100), rng.randint(1, 60), rng.randint(0, 3), rng.randint(0, 30))
@@ -130,119 +151,66 @@ def test_every_step_is_vllms(model_dir, seed):
         max_num_batched_tokens=rng.randint(max(max_num_seqs, 4), 40),
         max_model_len=MAX_MODEL_LEN,
         block_size=BLOCK_SIZE,
-        num_kv_blocks=1 - (-(longest - 1) // BLOCK_SIZE) + rng.randint(0, 5),
-        enable_prefix_caching=False,
+        num_kv_blocks=2 - (-(longest - 1) // BLOCK_SIZE) + rng.randint(0, 5),
+        enable_prefix_caching=caching,
         enable_chunked_prefill=True,
         scheduling_policy=rng.choice(["priority", "fcfs"]),
-        async_scheduling=False,
+        async_scheduling=asynchronous,
         tensor_parallel_size=1,
     )
     scheduler = vllm_scheduler(model_dir, info)
     engine = SimulatedEngine(
-        StepTimeModel("tokens", {"const": 1.0}, info, 0.0, 1.0, 1, {}), capacity=len(calls)
+        StepTimeModel("tokens", {"const": 1.0}, info, 0.0, 1.0, 1, {}),
+        capacity=len(calls),
+        prompt_keys=MAX_MODEL_LEN // BLOCK_SIZE,
     )
-    arrays = (engine._requests, engine._times, engine._queues, engine._counts)
     pending = [(*call, number) for number, call in enumerate(sorted(calls, key=lambda c: c[3]))]
-    requests, n_finished = {}, 0
+    requests, ends, under_way, n_finished = {}, {}, [], 0
+    features = np.empty(4)
     for now in range(10_000):
         while pending and (pending[0][3] <= now or not engine.has_work):
             prompt, output, priority, _, number = pending.pop(0)
+            shared, text, stops = rng.randint(0, prompt), rng.randint(1, 2), rng.random() < 0.5
             requests[number] = vllm_request(
                 number,
-                [1] * prompt,
-                output,
+                [text] * shared + [10 + number] * (prompt - shared),
+                MAX_MODEL_LEN if stops else output,
                 priority if info.scheduling_policy == "priority" else 0,
             )
+            if stops:
+                ends[number] = output
             scheduler.add_request(requests[number])
-            engine.submit(number, prompt, output, priority)
+            # Prompts of one text differ from the block on in which another text begins.
+            keys = [100 * text + block for block in range(shared // BLOCK_SIZE)]
+            engine.submit(number, prompt, output, priority, prompt_keys=keys, stops=stops)
 
-        scheduled = scheduler.schedule()
-        engine_step.schedule_step(engine._limits, *arrays, float(now))
-        running = engine._queues[engine_step.RUNNING, : engine._counts[engine_step.N_RUNNING]]
-        chunks = {
-            str(engine._request_id[slot]): engine._requests[engine_step.CHUNK, slot]
-            for slot in running
-        }
-        assert list(chunks) == [request.request_id for request in scheduler.running]
-        assert {i: n for i, n in chunks.items() if n} == scheduled.num_scheduled_tokens
+        is_step = engine_step.begin_step(engine.arrays, features, float(now))
+        while len(under_way) < 1 + asynchronous and scheduler.has_unfinished_requests():
+            step = vllm_begin_step(scheduler, requests)
+            if step[0].total_num_scheduled_tokens == 0:
+                break
+            under_way.append(step)
+        assert is_step == bool(under_way)
+        running = engine.arrays.queues[rows.RUNNING, : engine.arrays.counts[rows.N_RUNNING]]
+        numbers = [str(engine._request_id[slot]) for slot in running]
+        assert numbers == [request.request_id for request in scheduler.running]
+        for row, (step, _) in zip((rows.CHUNK, rows.AHEAD), under_way, strict=False):
+            chunks = dict(zip(numbers, engine.arrays.requests[row, running].tolist(), strict=True))
+            assert {i: n for i, n in chunks.items() if n} == {
+                i: n for i, n in step.num_scheduled_tokens.items() if i in numbers
+            }
         free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        assert engine._counts[engine_step.FREE_BLOCKS] == free
+        assert engine.arrays.counts[rows.FREE_BLOCKS] == free
+        if not is_step:
+            continue
+        assert features[0] + features[1] == under_way[0][0].total_num_scheduled_tokens
 
-        vllm_end_step(scheduler, scheduled, requests)
+        vllm_end_step(scheduler, *under_way.pop(0), requests, ends)
         for done in engine.end_step(now + 1.0):
             assert requests[done.request_id].is_finished()
             assert requests[done.request_id].num_preemptions == done.preemptions
             n_finished += 1
-        assert engine.has_work == scheduler.has_unfinished_requests()
-        if n_finished == len(calls):
+        if n_finished == len(calls) and not engine.has_work:
             break
     assert n_finished == len(calls)
-
-
-@pytest.mark.parametrize(
-    ("shared", "prompt"),
-    [
-        (48, 96),
-        (40, 96),  # 32 of them are whole blocks
-        (48, 48),  # the last token is computed
-        (10, 96),
-    ],
-)
-def test_a_prefix_hit_is_vllms(model_dir, shared, prompt):
-    """A request that ended left its prompt in the cache; another takes up most of the memory."""
-    info = EngineInfo(
-        model="any",
-        device="cpu",
-        vllm_version="0.32",
-        max_num_seqs=4,
-        max_num_batched_tokens=40,
-        max_model_len=MAX_MODEL_LEN,
-        block_size=BLOCK_SIZE,
-        num_kv_blocks=10,
-        enable_prefix_caching=True,
-        enable_chunked_prefill=True,
-        scheduling_policy="fcfs",
-        async_scheduling=False,
-        tensor_parallel_size=1,
-    )
-    scheduler = vllm_scheduler(model_dir, info)
-    head = list(range(10, 58))
-    requests = [
-        vllm_request(0, head, 2, 0),
-        vllm_request(1, [2] * 64, 10, 0),
-        vllm_request(2, head[:shared] + [3] * (prompt - shared), 4, 0),
-    ]
-    scheduler.add_request(requests[0])
-    while scheduler.has_unfinished_requests():
-        vllm_end_step(scheduler, scheduler.schedule(), requests)
-
-    engine = SimulatedEngine(
-        StepTimeModel("tokens", {"const": 1.0}, info, 0.0, 1.0, 1, {}), capacity=3
-    )
-    for request in requests[1:]:
-        scheduler.add_request(request)
-        number = int(request.request_id)
-        engine.submit(number, request.num_prompt_tokens, request.max_tokens, 0)
-    engine._requests[engine_step.CACHED, engine._request_id == 2] = shared
-    arrays = (engine._requests, engine._times, engine._queues, engine._counts)
-    waited, computed = 0, 0
-    while scheduler.has_unfinished_requests():
-        scheduled = scheduler.schedule()
-        engine_step.schedule_step(engine._limits, *arrays, 0.0)
-        running = engine._queues[engine_step.RUNNING, : engine._counts[engine_step.N_RUNNING]]
-        chunks = {
-            str(engine._request_id[slot]): engine._requests[engine_step.CHUNK, slot]
-            for slot in running
-        }
-        assert chunks == scheduled.num_scheduled_tokens
-        free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        assert engine._counts[engine_step.FREE_BLOCKS] == free
-        computed += chunks.get("2", 0)
-        waited += computed == 0
-        vllm_end_step(scheduler, scheduled, requests)
-        engine.end_step(0.0)
-    assert not engine.has_work
-    hit = min(shared, prompt - 1) // BLOCK_SIZE * BLOCK_SIZE
-    assert computed == prompt - hit + 3  # the last of 4 output tokens is not fed
-    # Hit or not, the blocks of a long prompt have to be free.
-    assert (waited > 5) == (prompt == 96)
+    assert not scheduler.has_unfinished_requests()

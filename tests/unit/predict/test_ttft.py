@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_engine import Call, PlainEngine, plain_estimate
 
-from chimera_train.predict import engine_step
-from chimera_train.predict.engine_state import EngineState, Resident
+from chimera_train.predict import engine_arrays as rows
+from chimera_train.predict.engine_state import Resident, empty_engine, engine_with
 from chimera_train.predict.ttft import TtftEstimator
 
 TERMS = {
@@ -44,6 +44,7 @@ LIMITS = st.fixed_dictionaries(
         "max_model_len": st.integers(70, 110),
         "scheduling_policy": st.sampled_from(["priority", "fcfs"]),
         "enable_chunked_prefill": st.booleans(),
+        "async_scheduling": st.booleans(),
     }
 )
 
@@ -66,6 +67,7 @@ def plain_engine(info):
         info.block_size,
         info.num_kv_blocks - 1,
         info.enable_chunked_prefill,
+        asynchronous=info.async_scheduling,
     )
 
 
@@ -99,7 +101,7 @@ def resident(call, predicted, chunk=0):
         output_tokens=predicted,
         priority=call.priority,
         cached_tokens=call.cached,
-        computed_tokens=call.computed,
+        computed_tokens=call.computed - chunk,
         generated_tokens=call.generated,
         chunk_tokens=chunk,
     )
@@ -125,6 +127,7 @@ def resident(call, predicted, chunk=0):
         "max_model_len": 70,
         "scheduling_policy": "priority",
         "enable_chunked_prefill": False,
+        "async_scheduling": False,
     },
     extra_blocks=60,
     n_steps=3,
@@ -137,12 +140,12 @@ def test_estimates_equal_the_plain_engines(
     info = model.engine
     engine = plain_engine(info)
     predicted = after(engine, info, calls, n_steps, mid_step)
-    state = EngineState.build(
+    state = engine_with(
         info,
         [resident(c, predicted[c.number], engine.scheduled.get(c, 0)) for c in engine.running],
         [resident(c, predicted[c.number]) for c in engine.waiting],
     )
-    assert state.counts[engine_step.FREE_BLOCKS] == engine.free
+    assert state.counts[rows.FREE_BLOCKS] == engine.free
     before = [array.copy() for array in (state.requests, state.queues, state.counts)]
     prompt, output, priority, cached = new
 
@@ -175,7 +178,7 @@ def test_an_estimate_by_hand(step_time):
         "prefill_attn": 0.001,
     }
     model = step_time(terms=terms, max_num_batched_tokens=64)
-    state = EngineState.build(
+    state = engine_with(
         model.engine,
         [Resident(1, 20, output_tokens=8, computed_tokens=24, generated_tokens=5)],
         [Resident(2, 60, output_tokens=2)],
@@ -198,7 +201,7 @@ def test_the_step_under_way_ends_first(step_time):
     estimator = TtftEstimator(model)
     estimates = [
         estimator.estimate(
-            EngineState.build(
+            engine_with(
                 model.engine, [Resident(1, 20, 6, **running, chunk_tokens=chunk)], []
             ),
             30,
@@ -228,7 +231,7 @@ def test_the_step_under_way_ends_first(step_time):
 )
 def test_a_request_that_can_never_run(step_time, limits, prompt, output, finite):
     model = step_time(**limits)
-    state = EngineState.empty(model.engine, 0)
+    state = empty_engine(model.engine, 0)
     arguments = (state, prompt, 0, output, 0)
     estimator = TtftEstimator(model)
     both = estimator.estimate(*arguments, busy_ms=0.0, completion=True)
@@ -238,7 +241,7 @@ def test_a_request_that_can_never_run(step_time, limits, prompt, output, finite)
 
 def test_who_waits_behind_a_request_that_can_never_run_waits_for_good(step_time):
     model = step_time(num_kv_blocks=4)
-    state = EngineState.build(
+    state = engine_with(
         model.engine,
         [Resident(1, 10, 3, computed_tokens=11, generated_tokens=2)],
         [Resident(2, 49, 1, priority=1)],
@@ -256,13 +259,13 @@ import sys
 sys.path[:0] = {sys.path!r}
 from chimera_train.pool.schema import EngineInfo
 from chimera_train.predict import ttft
-from chimera_train.predict.engine_state import EngineState, Resident
+from chimera_train.predict.engine_state import Resident, engine_with
 from chimera_train.predict.step_time import StepTimeModel
 model = {step_time()!r}
 estimator = ttft.TtftEstimator(model)
 estimator.warm_up()
 compiled = list(ttft._estimate.signatures)
-state = EngineState.build(model.engine, [], [Resident(1, 8, 1)])
+state = engine_with(model.engine, [], [Resident(1, 8, 1)])
 estimator.estimate(state, 5, 0, 5, 1, busy_ms=0, completion=False)
 assert ttft._estimate.signatures == compiled, ttft._estimate.signatures
 print(sum(ttft._estimate.stats.cache_misses.values()))

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from plain_engine import Call, PlainEngine
+from plain_engine import Call, PlainEngine, PlainPool
 
+from chimera_train.predict import engine_arrays as rows
 from chimera_train.predict import engine_step
 from chimera_train.simulate.engine import SimulatedEngine, servable
 
@@ -15,6 +16,9 @@ CALLS = st.lists(
         st.integers(1, 12),  # output
         st.integers(0, 3),  # priority
         st.integers(0, 12),  # the step before which it arrives
+        st.integers(0, 2),  # which text its prompt begins with
+        st.integers(0, 30),  # how many tokens of it
+        st.booleans(),  # whether the model ends it
     ),
     min_size=1,
     max_size=14,
@@ -27,6 +31,8 @@ LIMITS = st.fixed_dictionaries(
         "extra_tokens": st.integers(0, 40),
         "scheduling_policy": st.sampled_from(["priority", "fcfs"]),
         "enable_chunked_prefill": st.booleans(),
+        "enable_prefix_caching": st.booleans(),
+        "async_scheduling": st.booleans(),
     }
 )
 
@@ -34,9 +40,10 @@ LIMITS = st.fixed_dictionaries(
 def build(step_time, calls, limits):
     """An engine just large enough for the largest call and ``extra_tokens`` more."""
     limits = dict(limits)
-    longest = max(prompt + output for prompt, output, _, _ in calls)
+    longest = max(call[0] + call[1] for call in calls)
     tokens = longest - 1 + limits.pop("extra_tokens")
-    limits["num_kv_blocks"] = 1 - (-tokens // limits["block_size"])
+    # A request that the model ends may be computed once more.
+    limits["num_kv_blocks"] = 2 - (-tokens // limits["block_size"])
     if not limits["enable_chunked_prefill"]:
         limits["max_num_batched_tokens"] = longest
     model = step_time(terms={"const": 1.0, "decode_tokens": 0.25, "prefill_attn": 0.01}, **limits)
@@ -45,70 +52,101 @@ def build(step_time, calls, limits):
     return model
 
 
-@settings(max_examples=150)
+def texts(text, shared, prompt, block_size):
+    """Numbers of the text of each whole block that a prompt shares with those that begin alike."""
+    return [1000 * text + block for block in range(min(shared, prompt) // block_size)]
+
+
+@settings(max_examples=400)
 @given(calls=CALLS, limits=LIMITS)
 # The preempted request was scheduled before its preemptor: the third one gets its tokens.
 @example(
-    calls=[(1, 5, 2, 0), (1, 5, 0, 1), (6, 1, 1, 1)],
+    calls=[
+        (1, 5, 2, 0, 0, 0, False),
+        (1, 5, 0, 1, 0, 0, False),
+        (6, 1, 1, 1, 0, 0, False),
+    ],
     limits={
         "max_num_seqs": 3,
         "max_num_batched_tokens": 3,
         "block_size": 1,
-        "extra_tokens": 5,
+        "extra_tokens": 4,
         "scheduling_policy": "priority",
         "enable_chunked_prefill": True,
+        "enable_prefix_caching": False,
+        "async_scheduling": False,
     },
 )
 def test_every_step_equals_the_reference(step_time, calls, limits):
     model = build(step_time, calls, limits)
     info = model.engine
-    engine = SimulatedEngine(model, capacity=len(calls))
-    arrays = (engine._requests, engine._times, engine._queues, engine._counts)
+    engine = SimulatedEngine(model, capacity=len(calls), prompt_keys=30)
+    arrays = engine.arrays
+    n_blocks = info.num_kv_blocks - 1
     reference = PlainEngine(
         info.max_num_seqs,
         info.max_num_batched_tokens,
         info.block_size,
-        info.num_kv_blocks - 1,
+        n_blocks,
         info.enable_chunked_prefill,
+        asynchronous=info.async_scheduling,
+        pool=PlainPool(n_blocks, info.block_size) if info.enable_prefix_caching else None,
     )
-    pending = [(*call, number) for number, call in enumerate(sorted(calls, key=lambda c: c[3]))]
-    started, first_token, n_finished = {}, {}, 0
+    pending = sorted(enumerate(calls), key=lambda call: call[1][3])
+    # Numbers of arrival, which decide among equals.
+    pending = [(number, call) for number, (_, call) in enumerate(pending)]
+    ahead, started, first_token, n_finished = None, {}, {}, 0
+    features = np.empty(4)
     for now in range(10_000):
-        while pending and (pending[0][3] <= now or not (reference.running or reference.waiting)):
-            prompt, output, priority, _, number = pending.pop(0)
-            engine.submit(number, prompt, output, priority)
+        while pending and (pending[0][1][3] <= now or not engine.has_work):
+            number, (prompt, output, priority, _, text, shared, stops) = pending.pop(0)
+            keys = texts(text, shared, prompt, info.block_size)
+            engine.submit(number, prompt, output, priority, prompt_keys=keys, stops=stops)
             by_priority = info.scheduling_policy == "priority"
-            reference.waiting.append(Call(number, prompt, output, priority * by_priority))
-        features = engine_step.schedule_step(engine._limits, *arrays, float(now))
-        assert features == pytest.approx(reference.schedule())
-        running = engine._queues[engine_step.RUNNING, : engine._counts[engine_step.N_RUNNING]]
-        chunks = {
-            int(engine._request_id[slot]): int(engine._requests[engine_step.CHUNK, slot])
-            for slot in running
-        }
-        assert list(chunks) == [call.number for call in reference.running]
-        expected = {call.number: new for call, new in reference.scheduled.items()}
-        assert {number: chunk for number, chunk in chunks.items() if chunk} == expected
-        assert engine._counts[engine_step.FREE_BLOCKS] == reference.free
-        for call in reference.scheduled:
+            reference.waiting.append(
+                Call(
+                    number, prompt, output, priority * by_priority, stops=stops, texts=tuple(keys)
+                )
+            )
+        is_step = engine_step.begin_step(arrays, features, float(now))
+        expected = ahead if ahead else (reference.schedule(), dict(reference.scheduled))
+        assert is_step == bool(expected[1])
+        assert tuple(features) == pytest.approx(expected[0])
+        for call in expected[1]:
             started.setdefault(call.number, now)
+        ahead = None
+        if info.async_scheduling and is_step:
+            planned = reference.schedule()
+            if reference.scheduled:
+                ahead = planned, dict(reference.scheduled)
+        running = arrays.queues[rows.RUNNING, : arrays.counts[rows.N_RUNNING]]
+        numbers = [int(engine._request_id[slot]) for slot in running]
+        assert numbers == [call.number for call in reference.running]
+        for row, step in ((rows.CHUNK, expected), (rows.AHEAD, ahead)):
+            chunks = dict(zip(numbers, arrays.requests[row, running].tolist(), strict=True))
+            scheduled = {call.number: new for call, new in (step[1] if step else {}).items()}
+            assert {n: chunk for n, chunk in chunks.items() if chunk} == {
+                n: new for n, new in scheduled.items() if n in numbers
+            }
+        assert arrays.counts[rows.FREE_BLOCKS] == reference.n_free
+        if not is_step:
+            continue
 
         done = {done.request_id: done for done in engine.end_step(now + 0.5)}
         finished = reference.update()
-        for call in [*reference.running, *finished]:
+        for call in [*reference.running, *reference.waiting, *finished]:
             if call.generated:
                 first_token.setdefault(call.number, now + 0.5)
-        assert list(done) == [call.number for call in finished]
+        assert sorted(done) == sorted(call.number for call in finished)
         for call in finished:
             assert done[call.number].preemptions == call.preemptions
             assert done[call.number].start_ms == started[call.number]
             assert done[call.number].first_token_ms == first_token[call.number]
         n_finished += len(finished)
-        if n_finished == len(calls):
+        if n_finished == len(calls) and not engine.has_work:
             break
     assert n_finished == len(calls)
-    assert not engine.has_work
-    assert engine._counts[engine_step.FREE_BLOCKS] == info.num_kv_blocks - 1
+    assert arrays.counts[rows.FREE_BLOCKS] == n_blocks
 
 
 @given(CALLS, LIMITS)
@@ -117,7 +155,7 @@ def test_running_ahead_changes_nothing(step_time, calls, limits):
     ends = []
     for horizon_ms in (0.0, 1e9):
         engine = SimulatedEngine(model, capacity=len(calls))
-        for number, (prompt, output, priority, _) in enumerate(calls):
+        for number, (prompt, output, priority, *_) in enumerate(calls):
             engine.submit(number, prompt, output, priority)
         now, done = 0.0, []
         while engine.has_work:
@@ -133,10 +171,10 @@ def test_a_prompt_in_chunks_then_one_token_a_step(step_time):
     model = step_time(max_num_batched_tokens=8)
     engine = SimulatedEngine(model, capacity=1)
     engine.submit(7, prompt_tokens=20, output_tokens=3, priority=0)
-    arrays = (engine._requests, engine._times, engine._queues, engine._counts)
-    features = []
+    features, step = [], np.empty(4)
     while engine.has_work:
-        features.append(engine_step.schedule_step(engine._limits, *arrays, 0.0))
+        engine_step.begin_step(engine.arrays, step, 0.0)
+        features.append(tuple(step))
         engine.end_step(0.0)
     # n c + n (n + 1) / 2: 36; 8 * 8 + 36; 4 * 16 + 10. The last of 3 tokens is sampled, not fed.
     assert features == [(8, 0, 0, 36), (8, 0, 0, 100), (4, 0, 0, 74), (0, 1, 20, 0), (0, 1, 21, 0)]

@@ -1,0 +1,115 @@
+"""The arrays that hold one engine's state, and what their rows mean.
+
+``engine_step`` has the rules that work on them, ``block_pool`` those for KV blocks.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "AHEAD",
+    "ARRIVAL",
+    "ASYNC",
+    "BLOCKS",
+    "BLOCK_SIZE",
+    "CACHED",
+    "CACHING",
+    "CHUNK",
+    "CHUNKED",
+    "COMPUTED",
+    "COUNT_ENTRIES",
+    "EXTRAPOLATED",
+    "FIRST_TOKEN",
+    "FREE_BLOCKS",
+    "GENERATED",
+    "KEYED",
+    "MAX_SEQS",
+    "MAX_TOKENS",
+    "N_RUNNING",
+    "N_STALE",
+    "N_WAITING",
+    "OUTPUT",
+    "PREEMPTIONS",
+    "PRIORITY",
+    "PROMPT",
+    "PROMPT_KEYS",
+    "REQUEST_ROWS",
+    "RUNNING",
+    "STALE",
+    "START",
+    "STEPS",
+    "STOPS",
+    "WAITING",
+    "EngineArrays",
+]
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+# Rows of ``requests``, which has one column a request (its *slot*).
+# CACHED: tokens at the head of a waiting prompt that a cache holds whose blocks are not known.
+# CHUNK: tokens that the step under way computes; AHEAD: those of the step planned behind it.
+# STALE: whether a request that was preempted since still gets a token from the step under way.
+# STOPS: whether its last token is the model's doing, and not max_tokens.
+# KEYED: blocks that are known to the prefix cache; PROMPT_KEYS: entries of ``prompt_keys``.
+(
+    PRIORITY,
+    ARRIVAL,
+    PROMPT,
+    OUTPUT,
+    STOPS,
+    CACHED,
+    COMPUTED,
+    GENERATED,
+    BLOCKS,
+    CHUNK,
+    AHEAD,
+    STALE,
+    PREEMPTIONS,
+    KEYED,
+    PROMPT_KEYS,
+) = range(15)
+REQUEST_ROWS = 15
+# Rows of ``times``, ms: the start of a request's first step and its first token; NaN until then.
+START, FIRST_TOKEN = range(2)
+# Rows of ``queues``; the running are in order of admission, the waiting in that of urgency.
+RUNNING, WAITING = range(2)
+# Entries of ``counts``. N_STALE: waiting requests that are STALE. EXTRAPOLATED: steps outside what
+# the step-time model was fitted on.
+N_RUNNING, N_WAITING, N_STALE, FREE_BLOCKS, STEPS, EXTRAPOLATED = range(6)
+COUNT_ENTRIES = 6
+# Entries of ``limits``. CHUNKED: whether a prompt may be computed in several steps. ASYNC: whether
+# a step is planned while its predecessor runs. CACHING: whether it is known which block holds what.
+MAX_SEQS, MAX_TOKENS, BLOCK_SIZE, CHUNKED, ASYNC, CACHING = range(6)
+
+
+class EngineArrays(NamedTuple):
+    """One engine; every array int64 but for ``times`` and ``ahead``, which are float64.
+
+    Attributes:
+        limits: shape (6,).
+        requests: shape (15, capacity).
+        times: shape (2, capacity), ms.
+        queues: slots, shape (2, capacity).
+        counts: shape (6,).
+        ahead: features of the step planned behind the one under way, shape (4,).
+        blocks: KV blocks, shape (4, num_kv_blocks + 1); empty without CACHING, as are the next
+            three. See ``block_pool``.
+        table: the blocks of each slot's sequence, in order, shape (capacity, blocks of a sequence).
+        prompt_keys: numbers of the text up to the end of each of a slot's first whole blocks, 0 or
+            more, shape (capacity, as many as any request has).
+        cache: the blocks by their keys, shape (2, a power of 2).
+    """
+
+    limits: IntArray
+    requests: IntArray
+    times: FloatArray
+    queues: IntArray
+    counts: IntArray
+    ahead: FloatArray
+    blocks: IntArray
+    table: IntArray
+    prompt_keys: IntArray
+    cache: IntArray
