@@ -162,6 +162,8 @@ def replay(
                 f"--allow-mismatch {name}: an engine has no such field, but"
                 f" {', '.join(EngineInfo.model_fields)}."
             )
+    if waived and engine is None:
+        raise ConfigError("--allow-mismatch waives fields of --engine, which is not given.")
     expect = None if engine is None else read_engine(engine)
     model = StepTimeModel.load(latency, expect=expect, allow=waived)
     recorded = replaying.read_requests(requests)
@@ -175,8 +177,11 @@ def replay(
     result = replaying.replay(model, recorded, overhead_ms=overhead_ms)
     judged = replaying.judge(result.predicted[first:], recorded[first:])
     wall_s = time.monotonic() - started
-    if model.engine.enable_prefix_caching or model.engine.async_scheduling:
-        output.warn("prefix caching and asynchronous scheduling are not simulated")
+    if model.engine.enable_prefix_caching and replaying.HASHES not in recorded:
+        output.warn(
+            f"the engine has a prefix cache, but {requests} has no {replaying.HASHES}: prompts are"
+            " taken to have nothing in common"
+        )
     if plot is not None:
         from chimera_train.simulate.replay_plot import plot_replay
 

@@ -405,10 +405,11 @@ def _release(engine: EngineArrays, slot: int) -> None:
 
 @njit(cache=True)
 def _finishes_any(engine: EngineArrays) -> bool:
-    """Whether the step under way finishes a request, or may."""
-    if engine.counts[N_STALE] > 0:
+    """Whether the step under way finishes a request, or may, or is the last there is."""
+    counts = engine.counts
+    if counts[N_STALE] > 0 or counts[N_RUNNING] + counts[N_WAITING] == 0:
         return True
-    for slot in engine.queues[RUNNING, : engine.counts[N_RUNNING]]:
+    for slot in engine.queues[RUNNING, : counts[N_RUNNING]]:
         if _ends(engine.requests, slot):
             return True
     return False

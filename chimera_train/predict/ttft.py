@@ -182,7 +182,10 @@ def _copy(longest: int, state: EngineArrays, capacity: int) -> EngineArrays:
     requests = np.empty((REQUEST_ROWS, capacity), dtype=np.int64)
     queues = np.empty((2, capacity), dtype=np.int64)
     slot = 0
-    for queue, n_requests in ((RUNNING, state.counts[N_RUNNING]), (WAITING, state.counts[N_WAITING])):
+    for queue, n_requests in (
+        (RUNNING, state.counts[N_RUNNING]),
+        (WAITING, state.counts[N_WAITING]),
+    ):
         for position in range(n_requests):
             source = state.queues[queue, position]
             for row in range(REQUEST_ROWS):

@@ -16,13 +16,28 @@ import pyarrow as pa
 from scipy.optimize import brentq
 
 from chimera_train.errors import ConfigError, DataError
+from chimera_train.pool.schema import EngineInfo
 from chimera_train.predict.step_time import StepTimeModel
 from chimera_train.simulate.engine import SimulatedEngine, servable
 
-__all__ = ["MEASURED", "Replay", "fit_overhead", "judge", "read_requests", "replay"]
+__all__ = [
+    "HASHES",
+    "HASHED_TOKENS",
+    "MEASURED",
+    "Replay",
+    "fit_overhead",
+    "judge",
+    "read_requests",
+    "replay",
+]
 
 MEASURED = ("ttft_ms", "tpot_ms", "e2e_ms")
 """Time to first token, mean time per output token after the first, arrival to last token."""
+
+HASHES = "prompt_block_hashes"
+"""Numbers of the text up to the end of each whole block of ``HASHED_TOKENS`` of the prompt."""
+
+HASHED_TOKENS = 16
 
 _REQUIRED = ("arrival_ms", "prompt_tokens", "output_tokens")
 _LARGEST_OVERHEAD_MS = 1000.0
@@ -49,7 +64,8 @@ def read_requests(path: Path) -> pd.DataFrame:
 
     Args:
         path: ``.jsonl``, ``.jsonl.gz`` or ``.parquet`` with arrival_ms, prompt_tokens and
-            output_tokens, and at least one of ``MEASURED``.
+            output_tokens, and at least one of ``MEASURED``. It may have ``HASHES``, by which
+            prompts share cached blocks, and finish_reason: "stop" where the model ended the output.
 
     Raises:
         ConfigError: another kind of file.
@@ -87,16 +103,38 @@ def read_requests(path: Path) -> pd.DataFrame:
     if found or frame.empty:
         raise DataError(f"{path} has unusable rows: {'; '.join(found) or 'there are none'}.")
     frame[["prompt_tokens", "output_tokens"]] = tokens.astype(np.int64)
+    if "finish_reason" in raw:
+        frame["stops"] = raw["finish_reason"] == "stop"
+    if HASHES in raw:
+        frame[HASHES] = _keys(path, raw[HASHES], frame["prompt_tokens"])
     return frame.sort_values("arrival_ms", kind="stable", ignore_index=True)
+
+
+def _keys(path: Path, hashes: pd.Series, prompt_tokens: pd.Series) -> list[list[int]]:
+    """Equal numbers for equal hashes, whatever those are; as many as whole blocks of the prompt."""
+    n_blocks = prompt_tokens.to_numpy() // HASHED_TOKENS
+    lengths = [len(row) if isinstance(row, list | np.ndarray) else -1 for row in hashes]
+    wrong = np.flatnonzero(np.array(lengths) != n_blocks)
+    if wrong.size:
+        row = int(wrong[0])
+        raise DataError(
+            f"{path} has {wrong.size} rows whose {HASHES} is not a list of one hash for each whole"
+            f" block of {HASHED_TOKENS} prompt tokens, the first in row {row + 1}:"
+            f" {max(lengths[row], 0)} for {prompt_tokens[row]} tokens."
+        )
+    codes, _ = pd.factorize(np.array([x for row in hashes for x in row], dtype=object))
+    return [part.tolist() for part in np.split(codes, np.cumsum(n_blocks)[:-1])]
 
 
 def replay(model: StepTimeModel, requests: pd.DataFrame, *, overhead_ms: float = 0.0) -> Replay:
     """Serve ``requests`` (as ``read_requests`` returns them) on an engine of ``model``.
 
-    ``overhead_ms`` is added to every step. Priorities are equal.
+    ``overhead_ms`` is added to every step. Priorities are equal. An engine with a prefix cache
+    finds in it what ``HASHES`` say of the prompts, and preempted requests their own blocks.
 
     Raises:
-        DataError: a request can never run on the engine.
+        DataError: a request can never run on the engine, or its blocks are not whole multiples of
+            ``HASHED_TOKENS`` and there are hashes.
     """
     arrival_ms = requests["arrival_ms"].to_numpy()
     prompt_tokens = requests["prompt_tokens"].to_numpy()
@@ -112,14 +150,23 @@ def replay(model: StepTimeModel, requests: pd.DataFrame, *, overhead_ms: float =
         )
     n = len(requests)
     model = replace(model, overhead_ms=model.overhead_ms + overhead_ms)
-    engine = SimulatedEngine(model, capacity=n)
+    keys = _prompt_keys(model.engine, requests)
+    stops = requests["stops"].to_numpy() if "stops" in requests else np.zeros(n, dtype=bool)
+    engine = SimulatedEngine(model, capacity=n, prompt_keys=max(map(len, keys)))
     first_token_ms, end_ms = np.empty(n), np.empty(n)
     now_ms, sent, preemptions = 0.0, 0, 0
     while sent < n or engine.has_work:
         if not engine.has_work:
             now_ms = max(now_ms, arrival_ms[sent])
         while sent < n and arrival_ms[sent] <= now_ms:
-            engine.submit(sent, prompt_tokens[sent], output_tokens[sent], priority=0)
+            engine.submit(
+                sent,
+                prompt_tokens[sent],
+                output_tokens[sent],
+                priority=0,
+                prompt_keys=keys[sent],
+                stops=stops[sent],
+            )
             sent += 1
         next_ms = arrival_ms[sent] if sent < n else np.inf
         start_ms, step_ms = engine.advance(now_ms, next_ms, 1.0)
@@ -137,6 +184,19 @@ def replay(model: StepTimeModel, requests: pd.DataFrame, *, overhead_ms: float =
         e2e_ms=end_ms - arrival_ms,
     )
     return Replay(predicted, engine.steps, engine.extrapolated_steps, preemptions)
+
+
+def _prompt_keys(engine: EngineInfo, requests: pd.DataFrame) -> list[list[int]]:
+    if not engine.enable_prefix_caching or HASHES not in requests:
+        return [[]] * len(requests)
+    if engine.block_size % HASHED_TOKENS:
+        raise DataError(
+            f"{HASHES} are of blocks of {HASHED_TOKENS} tokens, of which the engine's blocks of"
+            f" {engine.block_size} are no multiple."
+        )
+    # A hash is that of all text up to its block's end, so that of a larger block is its last one.
+    every = engine.block_size // HASHED_TOKENS
+    return [row[every - 1 :: every] for row in requests[HASHES]]
 
 
 def fit_overhead(model: StepTimeModel, requests: pd.DataFrame, first: int) -> float:

@@ -201,9 +201,7 @@ def test_the_step_under_way_ends_first(step_time):
     estimator = TtftEstimator(model)
     estimates = [
         estimator.estimate(
-            engine_with(
-                model.engine, [Resident(1, 20, 6, **running, chunk_tokens=chunk)], []
-            ),
+            engine_with(model.engine, [Resident(1, 20, 6, **running, chunk_tokens=chunk)], []),
             30,
             0,
             5,

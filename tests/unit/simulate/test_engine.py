@@ -104,9 +104,7 @@ def test_every_step_equals_the_reference(step_time, calls, limits):
             engine.submit(number, prompt, output, priority, prompt_keys=keys, stops=stops)
             by_priority = info.scheduling_policy == "priority"
             reference.waiting.append(
-                Call(
-                    number, prompt, output, priority * by_priority, stops=stops, texts=tuple(keys)
-                )
+                Call(number, prompt, output, priority * by_priority, stops=stops, texts=tuple(keys))
             )
         is_step = engine_step.begin_step(arrays, features, float(now))
         expected = ahead if ahead else (reference.schedule(), dict(reference.scheduled))

@@ -1,5 +1,6 @@
 """Recorded requests are predicted as the engine would serve them, and judged against themselves."""
 
+import dataclasses
 import gzip
 import json
 
@@ -58,6 +59,44 @@ def test_an_engine_predicts_itself_exactly(step_time):
     judged = judge(replay(step_time(), frame).predicted, frame)
     assert judged["e2e"]["mape"] == judged["ttft"]["mape"] == judged["tpot"]["mape"] == 0
     assert judged["makespan"]["predicted_ms"] == judged["makespan"]["measured_ms"]
+
+
+def test_a_prompt_that_came_before_is_not_computed_again(step_time, tmp_path):
+    # Steps of 1 ms a prompt token. Of 40 tokens 32 are whole blocks; the last is always computed.
+    model = step_time(terms={"prefill_tokens": 1.0}, enable_prefix_caching=True, num_kv_blocks=100)
+    frame = pd.DataFrame(
+        {
+            "arrival_ms": [0.0, 1000.0, 2000.0, 3000.0],
+            "prompt_tokens": [40, 40, 40, 32],
+            "output_tokens": 1,
+            "e2e_ms": 1.0,
+            "prompt_block_hashes": [["a", "b"], ["a", "c"], ["a", "b"], ["a", "b"]],
+        }
+    )
+    recorded = read_requests(write(tmp_path / "r.jsonl", frame))
+    assert replay(model, recorded).predicted["ttft_ms"].tolist() == [40, 24, 8, 16]
+    nothing_shared = replay(model, recorded.drop(columns="prompt_block_hashes")).predicted
+    assert nothing_shared["ttft_ms"].tolist() == [40, 40, 40, 32]
+    # In blocks of 32 tokens only the whole prompt is a hit.
+    larger = dataclasses.replace(model, engine=model.engine.model_copy(update={"block_size": 32}))
+    assert replay(larger, recorded).predicted["ttft_ms"].tolist() == [40, 40, 8, 32]
+    odd = dataclasses.replace(model, engine=model.engine.model_copy(update={"block_size": 24}))
+    with pytest.raises(DataError, match="blocks of 16 tokens, of which the engine's blocks of 24"):
+        replay(odd, recorded)
+
+
+def test_an_asynchronous_engine_computes_once_more_what_the_model_ended(step_time, tmp_path):
+    model = step_time(async_scheduling=True)
+    frame = pd.DataFrame(
+        {"arrival_ms": [0.0], "prompt_tokens": [5], "output_tokens": [3], "e2e_ms": [30.0]}
+    )
+    steps = []
+    for reason in ("length", "stop"):
+        recorded = read_requests(write(tmp_path / "r.jsonl", frame.assign(finish_reason=reason)))
+        result = replay(model, recorded)
+        assert result.predicted["e2e_ms"].tolist() == [30.0]
+        steps.append(result.steps)
+    assert steps == [3, 4]
 
 
 def test_figures_by_hand():
@@ -131,6 +170,7 @@ def test_requests_are_read_in_order_of_arrival(tmp_path, step_time, name):
         ({"output_tokens": 0}, "40 have less than one token"),
         ({"prompt_tokens": 1.5}, "40 have less than one token or a part of one"),
         ({"ttft_ms": 1e9}, "40 have their first token after their last"),
+        ({"prompt_block_hashes": "ab"}, "40 rows whose prompt_block_hashes is not a list of one"),
     ],
 )
 def test_unusable_requests_are_refused(tmp_path, step_time, change, message):
@@ -234,5 +274,7 @@ def test_another_engine_is_refused_unless_that_is_waived(files):
     allowed = ("--allow-mismatch", "vllm_version", "--allow-mismatch", "num_kv_blocks")
     values = json.loads(run(files, *other, *allowed, "--json").stdout)
     assert values["waived"] == ["vllm_version", "num_kv_blocks"]
+    with pytest.raises(ConfigError, match="waives fields of --engine, which is not given"):
+        run(files, *allowed)
     with pytest.raises(ConfigError, match="--allow-mismatch colour: an engine has no such field"):
         run(files, *other, "--allow-mismatch", "colour")
