@@ -409,7 +409,7 @@ def _finishes_any(engine: EngineArrays) -> bool:
     counts = engine.counts
     if counts[N_STALE] > 0 or counts[N_RUNNING] + counts[N_WAITING] == 0:
         return True
-    for slot in engine.queues[RUNNING, : counts[N_RUNNING]]:
+    for slot in engine.queues[RUNNING, : counts[N_RUNNING]]:  # noqa: SIM110 (numba has no any)
         if _ends(engine.requests, slot):
             return True
     return False

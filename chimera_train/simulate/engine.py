@@ -90,7 +90,8 @@ class SimulatedEngine:
 
         Args:
             request_id: the caller's, unique in the engine.
-            prompt_tokens, output_tokens: at least 1 each.
+            prompt_tokens: at least 1.
+            output_tokens: at least 1.
             priority: vLLM's, lower first; nothing to an engine that serves in order of arrival.
             prompt_keys: numbers of the text up to the end of each whole block of the prompt, 0 or
                 more. Requests share blocks of equal number.

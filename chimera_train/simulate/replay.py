@@ -21,8 +21,8 @@ from chimera_train.predict.step_time import StepTimeModel
 from chimera_train.simulate.engine import SimulatedEngine, servable
 
 __all__ = [
-    "HASHES",
     "HASHED_TOKENS",
+    "HASHES",
     "MEASURED",
     "Replay",
     "fit_overhead",
