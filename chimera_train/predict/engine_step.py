@@ -1,4 +1,4 @@
-"""One vLLM V1 engine: which tokens each step computes, and how long the step takes.
+"""One vLLM V1 engine: which tokens each step computes.
 
 A step (``vllm/v1/core/sched/scheduler.py``, release 0.32) shares a budget of tokens: first among
 the running requests in the order they were admitted, then among the waiting ones, most urgent
@@ -46,7 +46,6 @@ from chimera_train.predict.engine_arrays import (
     CHUNK,
     CHUNKED,
     COMPUTED,
-    EXTRAPOLATED,
     FIRST_TOKEN,
     FREE_BLOCKS,
     GENERATED,
@@ -69,14 +68,13 @@ from chimera_train.predict.engine_arrays import (
     FloatArray,
     IntArray,
 )
-from chimera_train.predict.step_terms import extrapolates, step_ms
 
 __all__ = [
     "admissible",
-    "advance",
     "begin_step",
     "blocks_of",
     "end_step",
+    "ends",
     "enqueue",
     "has_work",
     "plan_step",
@@ -182,39 +180,6 @@ def end_step(engine: EngineArrays, finished: IntArray, now_ms: float) -> int:
 
 
 @njit(cache=True)
-def advance(
-    engine: EngineArrays,
-    compiled: FloatArray,
-    finished: IntArray,
-    now_ms: float,
-    horizon_ms: float,
-    slowdown: float,
-) -> tuple[float, float]:
-    """Run steps from now on; stop within the first that finishes a request or passes the horizon.
-
-    That step has begun and not ended: ``end_step`` ends it. An engine that is left alone until
-    ``horizon_ms`` shows nothing but tokens before that step's end, so it is enough to stop there.
-    ``compiled`` is the step-time model as ``step_terms.step_ms`` takes it, and every step takes
-    ``slowdown`` times as long.
-
-    Returns:
-        When the begun step started, and its time without slow-down (ms).
-    """
-    features = np.empty(4)
-    while True:
-        if not begin_step(engine, features, now_ms):
-            continue
-        prefill, decode, context, attention = features
-        duration_ms = step_ms(compiled, prefill, decode, context, attention)
-        engine.counts[EXTRAPOLATED] += extrapolates(compiled, prefill, decode, context, attention)
-        end_ms = now_ms + duration_ms * slowdown
-        if end_ms >= horizon_ms or _finishes_any(engine):
-            return now_ms, duration_ms
-        end_step(engine, finished, end_ms)
-        now_ms = end_ms
-
-
-@njit(cache=True)
 def _tokens(features: FloatArray) -> float:
     return features[0] + features[1]
 
@@ -247,7 +212,7 @@ def _schedule_running(engine: EngineArrays, row: int) -> tuple[int, bool]:
         slot = running[position]
         computed = _computed(requests, slot, row)
         known = _known_tokens(requests, slot, row)
-        if row == AHEAD and not requests[STOPS, slot] and _ends(requests, slot):
+        if row == AHEAD and not requests[STOPS, slot] and ends(requests, slot):
             position += 1
             continue
         chunk = min(known - computed, budget)
@@ -404,19 +369,7 @@ def _release(engine: EngineArrays, slot: int) -> None:
 
 
 @njit(cache=True)
-def _finishes_any(engine: EngineArrays) -> bool:
-    """Whether the step under way finishes a request, or may, or is the last there is."""
-    counts = engine.counts
-    if counts[N_STALE] > 0 or counts[N_RUNNING] + counts[N_WAITING] == 0:
-        return True
-    for slot in engine.queues[RUNNING, : counts[N_RUNNING]]:  # noqa: SIM110 (numba has no any)
-        if _ends(engine.requests, slot):
-            return True
-    return False
-
-
-@njit(cache=True)
-def _ends(requests: IntArray, slot: int) -> bool:
+def ends(requests: IntArray, slot: int) -> bool:
     """Whether the step under way yields the request's last token."""
     completes = requests[CHUNK, slot] > 0 and requests[CHUNK, slot] == uncomputed(requests, slot)
     return completes and requests[GENERATED, slot] + 1 == requests[OUTPUT, slot]

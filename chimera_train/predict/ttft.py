@@ -3,10 +3,6 @@
 The requests in the engine, with the output lengths predicted for them, and the new one behind them
 are run through the engine's own batching rules (``engine_step``) until the new one yields its first
 token, or its last; the estimate is the sum of the step times. Nobody else is assumed to arrive.
-
-Most steps only decode. A run of them that nobody joins or leaves is applied at once: only the step
-times are summed one by one, in the order of the single steps, so that the result is the same to the
-last bit.
 """
 
 import math
@@ -17,15 +13,9 @@ from numba import njit
 from chimera_train.predict.engine_arrays import (
     ARRIVAL,
     ASYNC,
-    BLOCK_SIZE,
-    BLOCKS,
     CACHED,
     CHUNK,
-    COMPUTED,
-    FREE_BLOCKS,
     GENERATED,
-    MAX_SEQS,
-    MAX_TOKENS,
     N_RUNNING,
     N_WAITING,
     OUTPUT,
@@ -37,15 +27,9 @@ from chimera_train.predict.engine_arrays import (
     EngineArrays,
     FloatArray,
 )
+from chimera_train.predict.engine_run import decode_steps, steps_alike
 from chimera_train.predict.engine_state import empty_engine, max_request_tokens
-from chimera_train.predict.engine_step import (
-    admissible,
-    blocks_of,
-    end_step,
-    enqueue,
-    plan_step,
-    uncomputed,
-)
+from chimera_train.predict.engine_step import end_step, enqueue, plan_step
 from chimera_train.predict.step_terms import step_ms
 from chimera_train.predict.step_time import StepTimeModel
 
@@ -136,7 +120,7 @@ def _estimate(
     features = engine.ahead
     end_step(engine, finished, 0.0)
     now_ms = busy_ms
-    if engine.limits[ASYNC] and counts[N_RUNNING] > 0:
+    if state.limits[ASYNC] and counts[N_RUNNING] > 0:
         # The step behind the one under way is planned already.
         plan_step(engine, CHUNK, features)
         if features[0] + features[1] > 0:
@@ -153,9 +137,9 @@ def _estimate(
 
     first_token_ms = np.nan
     while True:
-        steps = _steps_alike(engine)
+        steps = steps_alike(engine)
         if steps > 0:
-            now_ms = _decode(engine, compiled, steps, now_ms)
+            now_ms = decode_steps(engine, compiled, steps, now_ms, np.inf, 1.0)
         else:
             idle = counts[N_RUNNING] == 0
             plan_step(engine, CHUNK, features)
@@ -194,8 +178,10 @@ def _copy(longest: int, state: EngineArrays, capacity: int) -> EngineArrays:
             requests[OUTPUT, slot] = max(output, requests[GENERATED, slot] + 1)
             queues[queue, position] = slot
             slot += 1
+    limits = state.limits.copy()
+    limits[ASYNC] = 0  # every step is planned when it begins
     return EngineArrays(
-        state.limits,
+        limits,
         requests,
         np.empty((2, capacity)),  # written, and read by nobody
         queues,
@@ -206,82 +192,3 @@ def _copy(longest: int, state: EngineArrays, capacity: int) -> EngineArrays:
         state.prompt_keys,
         state.cache,
     )
-
-
-@njit(cache=True, nogil=True)
-def _steps_alike(engine: EngineArrays) -> int:
-    """Steps from here on of which each decodes one token of every running request, and no more.
-
-    The last of them may finish requests. 0 says nothing: the next step may still be such a one.
-    """
-    limits, requests, counts = engine.limits, engine.requests, engine.counts
-    n_running = counts[N_RUNNING]
-    if n_running == 0 or n_running > limits[MAX_TOKENS]:
-        return 0
-    running = engine.queues[RUNNING]
-    steps = 2**62
-    # Who was admitted last is the likeliest to have prompt left.
-    for position in range(n_running - 1, -1, -1):
-        slot = running[position]
-        if requests[GENERATED, slot] == 0 or uncomputed(requests, slot) != 1:
-            return 0
-        steps = min(steps, int(requests[OUTPUT, slot] - requests[GENERATED, slot]))
-    # Memory only gets scarcer and the budget stays, so who cannot join now cannot join later.
-    budget = limits[MAX_TOKENS] - n_running
-    if (
-        counts[N_WAITING] > 0
-        and budget > 0
-        and n_running < limits[MAX_SEQS]
-        and admissible(engine, engine.queues[WAITING, 0], budget)
-    ):
-        return 0
-    if blocks_of(steps, limits[BLOCK_SIZE]) * n_running <= counts[FREE_BLOCKS]:
-        return steps
-    return _steps_in_memory(engine, steps)
-
-
-@njit(cache=True, nogil=True)
-def _steps_in_memory(engine: EngineArrays, steps: int) -> int:
-    """How many of ``steps`` the free blocks last if every running request decodes in each."""
-    requests = engine.requests
-    size = engine.limits[BLOCK_SIZE]
-    # Requests by the tokens that they have room for; each takes a block every ``size`` steps.
-    by_room = np.zeros(size, dtype=np.int64)
-    for slot in engine.queues[RUNNING, : engine.counts[N_RUNNING]]:
-        room = requests[BLOCKS, slot] * size - requests[COMPUTED, slot]
-        # A caller's state may hold more blocks than are needed: they may count for nothing here.
-        by_room[min(room, size - 1)] += 1
-    free = engine.counts[FREE_BLOCKS]
-    for step in range(steps):
-        free -= by_room[step % size]
-        if free < 0:
-            return step
-    return steps
-
-
-@njit(cache=True, nogil=True)
-def _decode(engine: EngineArrays, compiled: FloatArray, steps: int, now_ms: float) -> float:
-    """Apply so many steps of ``_steps_alike``; returns when the last ends."""
-    limits, requests, counts = engine.limits, engine.requests, engine.counts
-    running = engine.queues[RUNNING]
-    n_running = counts[N_RUNNING]
-    context, kept = 0, 0
-    for position in range(n_running):
-        slot = running[position]
-        context += requests[COMPUTED, slot]
-        requests[COMPUTED, slot] += steps
-        requests[GENERATED, slot] += steps
-        if requests[COMPUTED, slot] > requests[BLOCKS, slot] * limits[BLOCK_SIZE]:
-            blocks = blocks_of(requests[COMPUTED, slot], limits[BLOCK_SIZE])
-            counts[FREE_BLOCKS] -= blocks - requests[BLOCKS, slot]
-            requests[BLOCKS, slot] = blocks
-        if requests[GENERATED, slot] == requests[OUTPUT, slot]:
-            counts[FREE_BLOCKS] += requests[BLOCKS, slot]
-            requests[BLOCKS, slot] = 0
-        else:
-            running[kept] = slot
-            kept += 1
-    counts[N_RUNNING] = kept
-    for step in range(steps):
-        now_ms += step_ms(compiled, 0, n_running, context + step * n_running, 0.0)
-    return now_ms

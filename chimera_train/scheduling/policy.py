@@ -2,15 +2,19 @@
 
 import math
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, RootModel, field_serializer, model_validator
 
 from chimera_train.config import Settings, load_yaml
 
 __all__ = [
+    "CHIMERA",
     "POLICY_SCHEMA",
+    "ROUND_ROBIN",
+    "SHORTEST_QUEUE",
     "Chimera",
+    "CompiledPolicy",
     "PolicySettings",
     "RoundRobin",
     "ShortestQueue",
@@ -19,6 +23,30 @@ __all__ = [
 ]
 
 POLICY_SCHEMA = 1
+
+ROUND_ROBIN, SHORTEST_QUEUE, CHIMERA = range(3)
+
+
+class CompiledPolicy(NamedTuple):
+    """A policy's settings for compiled decisions.
+
+    Attributes:
+        kind: one of the numbers above.
+        by_length: whether queues are in order of ŷ, or of arrival.
+        aging: as in the settings.
+        tau: as in the settings of ``Chimera``, like the rest; of no meaning for other kinds.
+        delta_s: Δs.
+        by_margin: whether ``upgrade`` is ``margin``.
+        add_self: whether ``load`` is ``inflight+self``.
+    """
+
+    kind: int
+    by_length: bool
+    aging: int
+    tau: float = 0.0
+    delta_s: float = 0.0
+    by_margin: bool = False
+    add_self: bool = False
 
 
 class _Queueing(Settings):
@@ -52,11 +80,19 @@ class RoundRobin(_Queueing):
 
     kind: Literal["round_robin"] = "round_robin"
 
+    def compiled(self) -> CompiledPolicy:
+        """The settings for compiled decisions."""
+        return CompiledPolicy(ROUND_ROBIN, self.order == "stjf", self.aging)
+
 
 class ShortestQueue(_Queueing):
     """A new program goes to the engine with the fewest requests, waiting and running."""
 
     kind: Literal["shortest_queue"] = "shortest_queue"
+
+    def compiled(self) -> CompiledPolicy:
+        """The settings for compiled decisions."""
+        return CompiledPolicy(SHORTEST_QUEUE, self.order == "stjf", self.aging)
 
 
 class Chimera(_Queueing):
@@ -86,6 +122,18 @@ class Chimera(_Queueing):
     @property
     def needs_lengths(self) -> bool:
         return True
+
+    def compiled(self) -> CompiledPolicy:
+        """The settings for compiled decisions."""
+        return CompiledPolicy(
+            CHIMERA,
+            self.order == "stjf",
+            self.aging,
+            self.tau,
+            self.delta_s,
+            self.upgrade == "margin",
+            self.load == "inflight+self",
+        )
 
     @field_serializer("tau", "delta_s")
     def _infinity_as_text(self, value: float) -> float | str:

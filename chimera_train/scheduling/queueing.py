@@ -1,90 +1,68 @@
-"""The order of the requests that wait for one engine, with aging so that none starves."""
+"""The order of the requests that wait for one engine, with aging so that none starves.
 
-import numpy as np
-import numpy.typing as npt
+Queues are not ordered: every pop is one scan, which is cheap for as many requests as are bearable.
+"""
+
 from numba import njit
 
-__all__ = ["EngineQueue", "next_in_queue"]
+from chimera_train.scheduling.state import SchedulerState
+
+__all__ = ["add", "pop", "remove"]
 
 
 @njit(cache=True)
-def next_in_queue(
-    key: npt.NDArray[np.float64],
-    arrival: npt.NDArray[np.int64],
-    overtaken: npt.NDArray[np.int64],
-    aging: int,
-) -> int:
-    """The position of the request to serve next, out of at least one (arrays of shape (n,)).
+def add(state: SchedulerState, engine: int, request: int, key: int) -> None:
+    """Queue a request; a smaller ``key`` is served earlier, equals in order of arrival."""
+    state.request_key[request] = key
+    state.request_arrival[request] = state.arrivals[0]
+    state.request_overtaken[request] = 0
+    state.arrivals[0] += 1
+    state.queue[engine, state.queue_length[engine]] = request
+    state.queue_length[engine] += 1
+
+
+@njit(cache=True)
+def pop(state: SchedulerState, engine: int, aging: int) -> int:
+    """Remove the request to serve next from the queue, which is not empty.
 
     The earliest of those that ``aging`` later arrivals have overtaken; if there is none, the least
-    ``key``, and the earliest among equals. Since a promoted request yields only to earlier ones,
-    nobody is overtaken more than ``aging`` times.
+    key, and the earliest among equals. Since a promoted request yields only to earlier ones, nobody
+    is overtaken more than ``aging`` times.
     """
+    queue = state.queue[engine, : state.queue_length[engine]]
     best = 0
-    for position in range(1, key.size):
-        promoted = overtaken[position] >= aging
-        if promoted != (overtaken[best] >= aging):
-            if promoted:
-                best = position
-        elif promoted or key[position] == key[best]:
-            if arrival[position] < arrival[best]:
-                best = position
-        elif key[position] < key[best]:
+    for position in range(1, queue.size):
+        if _goes_before(state, queue[position], queue[best], aging):
             best = position
-    return best
+    request = queue[best]
+    _delete(state, engine, best)
+    arrival = state.request_arrival[request]
+    for other in state.queue[engine, : state.queue_length[engine]]:
+        state.request_overtaken[other] += state.request_arrival[other] < arrival
+    return request
 
 
-class EngineQueue:
-    """Requests that wait in our queue for one engine. Not ordered: every pop is one scan."""
+@njit(cache=True)
+def remove(state: SchedulerState, engine: int, request: int) -> None:
+    """Take out one request that waits for ``engine``."""
+    for position in range(state.queue_length[engine]):
+        if state.queue[engine, position] == request:
+            _delete(state, engine, position)
+            return
 
-    def __init__(self, aging: int) -> None:
-        self._aging = aging
-        self._n = 0
-        self._arrivals = 0
-        self._request = np.zeros(16, dtype=np.int64)
-        self._key = np.zeros(16, dtype=np.float64)
-        self._arrival = np.zeros(16, dtype=np.int64)
-        self._overtaken = np.zeros(16, dtype=np.int64)
 
-    def __len__(self) -> int:
-        return self._n
+@njit(cache=True)
+def _goes_before(state: SchedulerState, a: int, b: int, aging: int) -> bool:
+    a_promoted = state.request_overtaken[a] >= aging
+    b_promoted = state.request_overtaken[b] >= aging
+    if a_promoted != b_promoted:
+        return a_promoted
+    if not a_promoted and state.request_key[a] != state.request_key[b]:
+        return state.request_key[a] < state.request_key[b]
+    return state.request_arrival[a] < state.request_arrival[b]
 
-    def add(self, request_id: int, key: float) -> None:
-        """Queue a request; a smaller ``key`` is served earlier, equals in order of arrival."""
-        if self._n == self._key.size:
-            self._request = np.resize(self._request, 2 * self._n)
-            self._key = np.resize(self._key, 2 * self._n)
-            self._arrival = np.resize(self._arrival, 2 * self._n)
-            self._overtaken = np.resize(self._overtaken, 2 * self._n)
-        self._request[self._n] = request_id
-        self._key[self._n] = key
-        self._arrival[self._n] = self._arrivals
-        self._overtaken[self._n] = 0
-        self._arrivals += 1
-        self._n += 1
 
-    def pop(self) -> int:
-        """Remove and return the id of the next request; the queue is not empty."""
-        n = self._n
-        arrival, overtaken = self._arrival[:n], self._overtaken[:n]
-        position = next_in_queue(self._key[:n], arrival, overtaken, self._aging)
-        overtaken += arrival < arrival[position]
-        request_id = int(self._request[position])
-        self._delete(position)
-        return request_id
-
-    def remove(self, request_id: int) -> None:
-        """Take out one request that waits here."""
-        self._delete(int(np.flatnonzero(self._request[: self._n] == request_id)[0]))
-
-    def drain(self) -> list[int]:
-        """Take out every request; their ids in order of arrival."""
-        order = np.argsort(self._arrival[: self._n])
-        requests: list[int] = self._request[: self._n][order].tolist()
-        self._n = 0
-        return requests
-
-    def _delete(self, position: int) -> None:
-        self._n -= 1
-        for column in (self._request, self._key, self._arrival, self._overtaken):
-            column[position] = column[self._n]
+@njit(cache=True)
+def _delete(state: SchedulerState, engine: int, position: int) -> None:
+    state.queue_length[engine] -= 1
+    state.queue[engine, position] = state.queue[engine, state.queue_length[engine]]

@@ -1,36 +1,45 @@
 """The scheduler: decides an engine for every request and keeps a queue in front of each engine.
 
-It does no I/O and reads no clock; the simulator and the gateway call it with the same events:
-
-    admit      a stage's call arrives: choose its engine (a known program keeps its own), queue it
-    pop        a slot is free at an engine: which request goes next
-    on_tokens, on_complete, on_fail, on_program_end, on_engine_down, on_engine_up
+It does no I/O and reads no clock. The decisions and the state are those of ``core``, which the
+simulator calls directly; here are names for programs and requests, and checks of what comes in.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from chimera_train.errors import EngineError
-from chimera_train.scheduling.baselines import fewest_requests, next_in_turn
-from chimera_train.scheduling.chimera import choose_engine
+from chimera_train.scheduling import core, monitor
 from chimera_train.scheduling.model import Decision, EngineProfile, Request
-from chimera_train.scheduling.monitor import ActivityMonitor
-from chimera_train.scheduling.policy import PolicySettings, RoundRobin, ShortestQueue
-from chimera_train.scheduling.queueing import EngineQueue
+from chimera_train.scheduling.policy import PolicySettings
+from chimera_train.scheduling.state import (
+    NOWHERE,
+    empty_state,
+    with_program_slots,
+    with_request_slots,
+)
 
-__all__ = ["Scheduler"]
+__all__ = ["MAX_PRIORITY", "Scheduler", "scheduler_arguments"]
 
-_MAX_PRIORITY = 2**31 - 1
+MAX_PRIORITY = 2**31 - 1
+"""The largest value of vLLM's ``priority`` field."""
+
+_FIRST_SLOTS = 16
+
+_Name = TypeVar("_Name", str, int)
 
 
-@dataclass(slots=True)
-class _Live:
-    program_id: str
-    engine: int
-    running: bool
+def scheduler_arguments(
+    engines: Sequence[EngineProfile], policy: PolicySettings
+) -> tuple[list[float], list[int]]:
+    """``ms_per_token`` and ``window`` of a scheduler's state (§3.5)."""
+    # L of one token in flight: a step makes max_batch_size tokens in decode_ms_per_token.
+    return (
+        [engine.decode_ms_per_token / engine.max_batch_size for engine in engines],
+        [policy.window or engine.max_batch_size for engine in engines],
+    )
 
 
 class Scheduler:
@@ -45,17 +54,13 @@ class Scheduler:
     def __init__(self, engines: Sequence[EngineProfile], policy: PolicySettings) -> None:
         if not engines:
             raise ValueError("a scheduler needs at least one engine")
-        n = len(engines)
         self._policy = policy
-        # L of one token in flight: a step makes max_batch_size tokens in decode_ms_per_token.
-        self._ms_per_token = np.array([e.decode_ms_per_token / e.max_batch_size for e in engines])
-        self._window = [policy.window or e.max_batch_size for e in engines]
-        self._up = np.ones(n, dtype=np.bool_)
-        self._queues = [EngineQueue(policy.aging) for _ in engines]
-        self._outstanding = np.zeros(n, dtype=np.int64)
-        self._monitor = ActivityMonitor(n)
-        self._live: dict[int, _Live] = {}
-        self._last = n - 1
+        self._compiled = policy.compiled()
+        self._state = empty_state(
+            *scheduler_arguments(engines, policy), programs=_FIRST_SLOTS, requests=_FIRST_SLOTS
+        )
+        self._programs = _Slots[str](_FIRST_SLOTS)
+        self._requests = _Slots[int](_FIRST_SLOTS)
 
     @property
     def needs_confidence(self) -> bool:
@@ -69,19 +74,22 @@ class Scheduler:
 
     def engine_of(self, program_id: str) -> int | None:
         """The engine of a program; None if it is new, has ended, or lost its engine."""
-        return self._monitor.engine_of(program_id)
+        slot = self._programs.get(program_id)
+        if slot is None or self._state.program_engine[slot] == NOWHERE:
+            return None
+        return int(self._state.program_engine[slot])
 
     def load_ms(self) -> npt.NDArray[np.float64]:
         """L, shape (n_engines,): ms that the predicted tokens in flight will take (§3.5)."""
-        return self._monitor.in_flight_tokens * self._ms_per_token
+        return self._state.in_flight_tokens * self._state.ms_per_token
 
     def outstanding(self, engine: int) -> int:
         """Requests popped for ``engine`` and neither complete nor failed."""
-        return int(self._outstanding[engine])
+        return int(self._state.outstanding[engine])
 
     def queued(self, engine: int) -> int:
         """Requests waiting here for ``engine``."""
-        return len(self._queues[engine])
+        return int(self._state.queue_length[engine])
 
     def admit(self, request: Request, now_ms: float) -> Decision:  # noqa: ARG002
         """Choose an engine for ``request`` and queue it there.
@@ -93,53 +101,52 @@ class Scheduler:
             ValueError: the id is already live, or a prediction is absent, of a wrong shape,
                 negative or not finite.
         """
-        if request.request_id in self._live:
+        if self._requests.get(request.request_id) is not None:
             raise ValueError(f"request {request.request_id} is already live")
+        shape = self._state.up.shape
         tokens = request.remaining_tokens
-        if tokens.shape != self._up.shape or not np.isfinite(tokens).all() or tokens.min() < 0:
-            raise ValueError(f"remaining_tokens must be {self._up.size} finite values >= 0")
-        known = self._monitor.engine_of(request.program_id)
-        if known is not None:
-            engine, reason, load_ms = known, "known_program", self.load_ms()
-        elif self._up.any():
-            engine, reason, load_ms = self._choose(request)
-            self._last = engine
-        else:
-            raise EngineError("No engine of the pool is up: look at the engines' logs.")
-
-        remaining = round(tokens[engine])
-        key = remaining if self._policy.order == "stjf" else 0
-        self._monitor.place(request.program_id, engine, remaining)
-        self._queues[engine].add(request.request_id, key)
-        self._live[request.request_id] = _Live(request.program_id, engine, running=False)
-        return Decision(engine, min(key, _MAX_PRIORITY), reason, load_ms)
+        if tokens.shape != shape or not np.isfinite(tokens).all() or tokens.min() < 0:
+            raise ValueError(f"remaining_tokens must be {shape[0]} finite values >= 0")
+        confidence = request.confidence
+        if self.engine_of(request.program_id) is None:
+            if not self._state.up.any():
+                raise EngineError("No engine of the pool is up: look at the engines' logs.")
+            if self.needs_confidence and (confidence is None or confidence.shape != shape):
+                raise ValueError(f"a new program needs confidence, {shape[0]} values")
+        load_ms = np.empty(shape)
+        program, slot = self._take_slots(request)
+        engine, reason, key = core.admit(
+            self._state,
+            self._compiled,
+            program,
+            slot,
+            tokens,
+            np.zeros(shape) if confidence is None else confidence,
+            load_ms,
+        )
+        return Decision(int(engine), min(int(key), MAX_PRIORITY), core.REASONS[reason], load_ms)
 
     def pop(self, engine: int, now_ms: float) -> int | None:  # noqa: ARG002
         """The request to send to ``engine`` now; None if its window is full or nobody waits."""
-        if self._outstanding[engine] >= self._window[engine] or not self._queues[engine]:
-            return None
-        request_id = self._queues[engine].pop()
-        self._outstanding[engine] += 1
-        self._live[request_id].running = True
-        return request_id
+        slot = core.pop(self._state, self._compiled, engine)
+        return None if slot == core.NOBODY else self._requests.name(slot)
 
     def on_tokens(self, request_id: int, n: int) -> None:
         """``n`` more output tokens of a request came."""
-        live = self._live[request_id]
-        self._monitor.stream(live.program_id, live.engine, n)
+        core.on_tokens(self._state, self._requests[request_id], n)
 
     def on_complete(self, request_id: int) -> None:
         """A running request is done; its program keeps its engine and remaining length."""
-        self._end(request_id)
+        core.complete(self._state, self._requests.give_back(request_id))
 
     def on_fail(self, request_id: int) -> None:
         """A request, queued or running, will not complete; its program's load is cleared."""
-        live = self._end(request_id)
-        self._monitor.clear(live.program_id, live.engine)
+        core.fail(self._state, self._requests.give_back(request_id))
 
     def on_program_end(self, program_id: str) -> None:
         """A program has ended, after its requests completed or failed; unknown ones are ignored."""
-        self._monitor.forget(program_id)
+        if self._programs.get(program_id) is not None:
+            core.on_program_end(self._state, self._programs.give_back(program_id))
 
     def on_engine_down(self, engine: int) -> list[int]:
         """Stop using an engine; its programs lose it.
@@ -150,43 +157,67 @@ class Scheduler:
             Ids of the requests that waited for it, in order of arrival, to be admitted again (with
             q where ``needs_confidence``): they are live no more.
         """
-        self._up[engine] = False
-        requests = self._queues[engine].drain()
-        for request_id in requests:
-            del self._live[request_id]
-        self._monitor.evict(engine)
-        return requests
+        state = self._state
+        state.up[engine] = False
+        waiting = state.queue[engine, : state.queue_length[engine]]
+        waiting = waiting[np.argsort(state.request_arrival[waiting])].copy()
+        request_ids = [self._requests.name(slot) for slot in waiting.tolist()]
+        for request_id in request_ids:
+            core.complete(state, self._requests.give_back(request_id))
+        monitor.evict(state, engine)
+        return request_ids
 
     def on_engine_up(self, engine: int) -> None:
         """Use an engine again."""
-        self._up[engine] = True
+        self._state.up[engine] = True
 
-    def _choose(self, request: Request) -> tuple[int, str, npt.NDArray[np.float64]]:
-        load_ms = self.load_ms()
-        policy = self._policy
-        if isinstance(policy, RoundRobin):
-            return next_in_turn(self._up, self._last), "in_turn", load_ms
-        if isinstance(policy, ShortestQueue):
-            n_requests = self._outstanding + [len(queue) for queue in self._queues]
-            return fewest_requests(n_requests, self._up, self._last), "shortest_queue", load_ms
-        if request.confidence is None or request.confidence.shape != self._up.shape:
-            raise ValueError(f"a new program needs confidence, {self._up.size} values")
-        if policy.load == "inflight+self":
-            load_ms += request.remaining_tokens * self._ms_per_token
-        engine, upgraded = choose_engine(
-            load_ms,
-            request.confidence,
-            self._up,
-            policy.tau,
-            policy.delta_s,
-            policy.upgrade == "margin",
-        )
-        return engine, "upgrade" if upgraded else "fastest", load_ms
+    def _take_slots(self, request: Request) -> tuple[int, int]:
+        if self._programs.is_full:
+            self._state = with_program_slots(self._state, self._programs.grow())
+        if self._requests.is_full:
+            self._state = with_request_slots(self._state, self._requests.grow())
+        program = self._programs.get(request.program_id)
+        if program is None:
+            program = self._programs.take(request.program_id)
+        return program, self._requests.take(request.request_id)
 
-    def _end(self, request_id: int) -> _Live:
-        live = self._live.pop(request_id)
-        if live.running:
-            self._outstanding[live.engine] -= 1
-        else:
-            self._queues[live.engine].remove(request_id)
-        return live
+
+class _Slots(Generic[_Name]):
+    """Which name has which slot."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._slots: dict[_Name, int] = {}
+        self._names: dict[int, _Name] = {}
+        self._free = list(range(n - 1, -1, -1))
+
+    @property
+    def is_full(self) -> bool:
+        return not self._free
+
+    def grow(self) -> int:
+        """Twice as many slots; how many those are."""
+        self._free = [*range(2 * self._n - 1, self._n - 1, -1), *self._free]
+        self._n *= 2
+        return self._n
+
+    def get(self, name: _Name) -> int | None:
+        return self._slots.get(name)
+
+    def __getitem__(self, name: _Name) -> int:
+        return self._slots[name]
+
+    def name(self, slot: int) -> _Name:
+        return self._names[slot]
+
+    def take(self, name: _Name) -> int:
+        slot = self._free.pop()
+        self._slots[name] = slot
+        self._names[slot] = name
+        return slot
+
+    def give_back(self, name: _Name) -> int:
+        slot = self._slots.pop(name)
+        del self._names[slot]
+        self._free.append(slot)
+        return slot

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from chimera_train.pool.schema import EngineInfo
 from chimera_train.predict import engine_arrays as rows
-from chimera_train.predict import engine_step
+from chimera_train.predict import engine_run, engine_step
 from chimera_train.predict.engine_state import empty_engine, max_request_tokens
 from chimera_train.predict.step_time import StepTimeModel
 
@@ -115,8 +115,8 @@ class SimulatedEngine:
         self._submitted += 1
 
     def advance(self, now_ms: float, horizon_ms: float, slowdown: float) -> tuple[float, float]:
-        """Run steps while there is work, as ``engine_step.advance``: start and ms of the last."""
-        result: tuple[float, float] = engine_step.advance(
+        """Run steps while there is work, as ``engine_run.advance``: start and ms of the last."""
+        result: tuple[float, float] = engine_run.advance(
             self.arrays, self._compiled, self._finished, now_ms, horizon_ms, slowdown
         )
         return result

@@ -147,22 +147,34 @@ def test_every_step_equals_the_reference(step_time, calls, limits):
     assert arrays.counts[rows.FREE_BLOCKS] == n_blocks
 
 
-@given(CALLS, LIMITS)
+@settings(max_examples=200)
+@given(calls=CALLS, limits=LIMITS)
 def test_running_ahead_changes_nothing(step_time, calls, limits):
+    # Long outputs, so that there are runs of steps alike.
+    calls = sorted(((p, 5 * o, *rest) for p, o, *rest in calls), key=lambda call: call[3])
     model = build(step_time, calls, limits)
-    ends = []
-    for horizon_ms in (0.0, 1e9):
-        engine = SimulatedEngine(model, capacity=len(calls))
-        for number, (prompt, output, priority, *_) in enumerate(calls):
-            engine.submit(number, prompt, output, priority)
+    block_size = model.engine.block_size
+    ends, arrays = [], []
+    for is_ahead in (False, True):
+        engine = SimulatedEngine(model, capacity=len(calls), prompt_keys=30)
+        pending = list(enumerate(calls))
         now, done = 0.0, []
-        while engine.has_work:
-            start_ms, step_ms = engine.advance(now, horizon_ms, 2.0)
+        while pending or engine.has_work:
+            if not engine.has_work:
+                now = max(now, 7.3 * pending[0][1][3])
+            while pending and 7.3 * pending[0][1][3] <= now:
+                number, (prompt, output, priority, _, text, shared, stops) = pending.pop(0)
+                keys = texts(text, shared, prompt, block_size)
+                engine.submit(number, prompt, output, priority, prompt_keys=keys, stops=stops)
+            next_ms = 7.3 * pending[0][1][3] if pending else np.inf
+            start_ms, step_ms = engine.advance(now, next_ms if is_ahead else now, 2.0)
             now = start_ms + 2.0 * step_ms
-            done.append((now, engine.end_step(now)))
-        assert engine.steps >= len(done)
-        ends.append([(end, finished) for end, finished in done if finished])
+            done += [(now, finished) for finished in engine.end_step(now)]
+        ends.append(done)
+        arrays.append(engine.arrays)
     assert ends[0] == ends[1]
+    for stepwise, ahead in zip(*arrays, strict=True):
+        np.testing.assert_array_equal(stepwise, ahead)
 
 
 def test_a_prompt_in_chunks_then_one_token_a_step(step_time):
