@@ -37,6 +37,8 @@ def workload(n: int) -> Workload:
         prompt_tokens=np.clip(rng.lognormal(6.0, 0.8, n), 8, 8000).astype(np.int64),
         output_tokens=np.clip(rng.lognormal(5.2, 0.8, n), 1, 4000).astype(np.int64),
         remaining_tokens=np.zeros(n),
+        stops=np.ones(n, dtype=np.bool_),
+        tool_ms=np.zeros(n),
     )
 
 

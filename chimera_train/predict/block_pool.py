@@ -9,8 +9,7 @@ Text is told by its *key*: an odd one by the number in ``prompt_keys`` where the
 and an even one of its own otherwise, by which a preempted request finds its blocks again.
 """
 
-from numba import njit
-
+from chimera_train.compiled import in_place
 from chimera_train.predict.engine_arrays import (
     ARRIVAL,
     BLOCK_SIZE,
@@ -40,7 +39,7 @@ def free_all(engine: EngineArrays) -> None:
         engine.blocks[AFTER, block] = (block + 1) % n
 
 
-@njit(cache=True)
+@in_place
 def hit_blocks(engine: EngineArrays, slot: int, tokens: int) -> tuple[int, int]:
     """How many whole blocks at the head of the first ``tokens`` the cache holds.
 
@@ -57,7 +56,7 @@ def hit_blocks(engine: EngineArrays, slot: int, tokens: int) -> tuple[int, int]:
     return hits, free
 
 
-@njit(cache=True)
+@in_place
 def share_blocks(engine: EngineArrays, slot: int, hits: int) -> None:
     """Give a request that has no blocks the first ``hits`` that ``hit_blocks`` found."""
     for position in range(hits):
@@ -70,7 +69,7 @@ def share_blocks(engine: EngineArrays, slot: int, hits: int) -> None:
     engine.requests[KEYED, slot] = hits
 
 
-@njit(cache=True)
+@in_place
 def take_blocks(engine: EngineArrays, slot: int, n: int) -> None:
     """Append ``n`` free blocks to the request's; what text they held is lost."""
     for position in range(engine.requests[BLOCKS, slot], engine.requests[BLOCKS, slot] + n):
@@ -83,7 +82,7 @@ def take_blocks(engine: EngineArrays, slot: int, n: int) -> None:
     engine.requests[BLOCKS, slot] += n
 
 
-@njit(cache=True)
+@in_place
 def release_blocks(engine: EngineArrays, slot: int) -> None:
     """The request uses its blocks no more."""
     front = 0
@@ -101,7 +100,7 @@ def release_blocks(engine: EngineArrays, slot: int) -> None:
     engine.requests[KEYED, slot] = 0
 
 
-@njit(cache=True)
+@in_place
 def key_blocks(engine: EngineArrays, slot: int, tokens: int) -> None:
     """The text of the request's first ``tokens`` is known: its whole blocks can be shared."""
     for position in range(engine.requests[KEYED, slot], tokens // engine.limits[BLOCK_SIZE]):
@@ -114,14 +113,14 @@ def key_blocks(engine: EngineArrays, slot: int, tokens: int) -> None:
         engine.requests[KEYED, slot] += 1
 
 
-@njit(cache=True)
+@in_place
 def _key(engine: EngineArrays, slot: int, position: int) -> int:
     if position < engine.requests[PROMPT_KEYS, slot]:
         return 2 * engine.prompt_keys[slot, position] + 1
     return 2 * ((engine.requests[ARRIVAL, slot] + 1) * _MOST_BLOCKS + position)
 
 
-@njit(cache=True)
+@in_place
 def _place(engine: EngineArrays, key: int, block: int) -> int:
     """Where ``cache`` has ``key`` with ``block`` (-1: with any), or the first free place after.
 
@@ -136,7 +135,7 @@ def _place(engine: EngineArrays, key: int, block: int) -> int:
     return place
 
 
-@njit(cache=True)
+@in_place
 def _forget(engine: EngineArrays, block: int) -> None:
     """Take the block's entry out, and move those up that a search would no longer find."""
     mask = engine.cache.shape[1] - 1
@@ -154,13 +153,13 @@ def _forget(engine: EngineArrays, block: int) -> None:
     engine.cache[OF, hole] = 0
 
 
-@njit(cache=True)
+@in_place
 def _home(key: int) -> int:
     # Fibonacci hashing: consecutive keys, which sequences have, are spread.
     return ((key * -7046029254386353131) >> 20) & 0x7FFFFFFFFFF
 
 
-@njit(cache=True)
+@in_place
 def _link(engine: EngineArrays, before: int, block: int) -> None:
     """Put a block into the list of free ones behind ``before``."""
     after = engine.blocks[AFTER, before]
@@ -171,7 +170,7 @@ def _link(engine: EngineArrays, before: int, block: int) -> None:
     engine.counts[FREE_BLOCKS] += 1
 
 
-@njit(cache=True)
+@in_place
 def _unlink(engine: EngineArrays, block: int) -> None:
     before, after = engine.blocks[BEFORE, block], engine.blocks[AFTER, block]
     engine.blocks[AFTER, before] = after

@@ -86,7 +86,7 @@ MAX_SEQS, MAX_TOKENS, BLOCK_SIZE, CHUNKED, ASYNC, CACHING = range(6)
 
 
 class EngineArrays(NamedTuple):
-    """One engine; every array int64 but for ``times`` and ``ahead``, which are float64.
+    """One engine; every array int64 but for ``times``, ``step`` and ``ahead``, which are float64.
 
     Attributes:
         limits: shape (6,).
@@ -94,7 +94,11 @@ class EngineArrays(NamedTuple):
         times: shape (2, capacity), ms.
         queues: slots, shape (2, capacity).
         counts: shape (6,).
-        ahead: features of the step planned behind the one under way, shape (4,).
+        step: features of the step under way, as the step-time model has them: prefill_tokens,
+            decode_tokens, decode_ctx_tokens, prefill_attn. Shape (4,).
+        ahead: those of the step planned behind it; zeros if none is.
+        finished: slots that the last step finished are the first of these, shape (capacity,).
+        room: scratch, shape (block_size,).
         blocks: KV blocks, shape (4, num_kv_blocks + 1); empty without CACHING, as are the next
             three. See ``block_pool``.
         table: the blocks of each slot's sequence, in order, shape (capacity, blocks of a sequence).
@@ -108,7 +112,10 @@ class EngineArrays(NamedTuple):
     times: FloatArray
     queues: IntArray
     counts: IntArray
+    step: FloatArray
     ahead: FloatArray
+    finished: IntArray
+    room: IntArray
     blocks: IntArray
     table: IntArray
     prompt_keys: IntArray

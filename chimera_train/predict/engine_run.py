@@ -5,15 +5,14 @@ applied at once: only the step times are summed one by one, in the order of the 
 that the result is the same to the last bit.
 """
 
-import numpy as np
-from numba import njit
-
+from chimera_train.compiled import in_place
 from chimera_train.predict.block_pool import key_blocks, take_blocks
 from chimera_train.predict.engine_arrays import (
     ASYNC,
     BLOCK_SIZE,
     BLOCKS,
     CACHING,
+    CHUNK,
     COMPUTED,
     EXTRAPOLATED,
     FREE_BLOCKS,
@@ -24,12 +23,12 @@ from chimera_train.predict.engine_arrays import (
     N_STALE,
     N_WAITING,
     OUTPUT,
+    PROMPT,
     RUNNING,
     STEPS,
     WAITING,
     EngineArrays,
     FloatArray,
-    IntArray,
 )
 from chimera_train.predict.engine_step import (
     admissible,
@@ -37,18 +36,16 @@ from chimera_train.predict.engine_step import (
     blocks_of,
     end_step,
     ends,
-    uncomputed,
 )
 from chimera_train.predict.step_terms import extrapolates, step_ms
 
 __all__ = ["advance", "decode_steps", "steps_alike"]
 
 
-@njit(cache=True)
+@in_place
 def advance(
     engine: EngineArrays,
     compiled: FloatArray,
-    finished: IntArray,
     now_ms: float,
     horizon_ms: float,
     slowdown: float,
@@ -63,12 +60,12 @@ def advance(
     Returns:
         When the begun step started, and its time without slow-down (ms).
     """
-    features = np.empty(4)
+    features = engine.step
     while True:
         steps = steps_alike(engine)
         if steps > 0:
             now_ms = decode_steps(engine, compiled, steps, now_ms, horizon_ms, slowdown)
-        if not begin_step(engine, features, now_ms):
+        if not begin_step(engine, now_ms):
             continue
         prefill, decode, context, attention = features[0], features[1], features[2], features[3]
         duration_ms = step_ms(compiled, prefill, decode, context, attention)
@@ -76,11 +73,11 @@ def advance(
         end_ms = now_ms + duration_ms * slowdown
         if end_ms >= horizon_ms or _finishes_any(engine):
             return now_ms, duration_ms
-        end_step(engine, finished, end_ms)
+        end_step(engine, end_ms)
         now_ms = end_ms
 
 
-@njit(cache=True, nogil=True)
+@in_place
 def steps_alike(engine: EngineArrays) -> int:
     """Steps from here on that decode one token of every running request, and finish nobody.
 
@@ -97,7 +94,8 @@ def steps_alike(engine: EngineArrays) -> int:
     # Who was admitted last is the likeliest to have prompt left.
     for position in range(n_running - 1, -1, -1):
         slot = running[position]
-        if requests[GENERATED, slot] == 0 or uncomputed(requests, slot) != 1:
+        tokens = requests[PROMPT, slot] + requests[GENERATED, slot]
+        if requests[GENERATED, slot] == 0 or tokens - requests[COMPUTED, slot] != 1:
             return 0
         steps = min(steps, int(requests[OUTPUT, slot] - requests[GENERATED, slot]) - 1)
     # Memory only gets scarcer and the budget stays, so who cannot join now cannot join later.
@@ -114,7 +112,7 @@ def steps_alike(engine: EngineArrays) -> int:
     return _steps_in_memory(engine, steps)
 
 
-@njit(cache=True, nogil=True)
+@in_place
 def decode_steps(
     engine: EngineArrays,
     compiled: FloatArray,
@@ -157,7 +155,7 @@ def decode_steps(
     return now_ms
 
 
-@njit(cache=True, nogil=True)
+@in_place
 def _grow(engine: EngineArrays, steps: int) -> None:
     """Give every running request the blocks of so many tokens more."""
     requests, size = engine.requests, engine.limits[BLOCK_SIZE]
@@ -169,7 +167,7 @@ def _grow(engine: EngineArrays, steps: int) -> None:
             requests[BLOCKS, slot] = blocks
 
 
-@njit(cache=True, nogil=True)
+@in_place
 def _grow_cached(engine: EngineArrays, steps: int) -> None:
     """The same step by step, since who takes a block first decides what text is lost."""
     requests, size = engine.requests, engine.limits[BLOCK_SIZE]
@@ -182,13 +180,15 @@ def _grow_cached(engine: EngineArrays, steps: int) -> None:
                 key_blocks(engine, slot, computed)
 
 
-@njit(cache=True, nogil=True)
+@in_place
 def _steps_in_memory(engine: EngineArrays, steps: int) -> int:
     """How many of ``steps`` the free blocks last if every running request decodes in each."""
     requests = engine.requests
     size = engine.limits[BLOCK_SIZE]
     # Requests by the tokens that they have room for; each takes a block every ``size`` steps.
-    by_room = np.zeros(size, dtype=np.int64)
+    by_room = engine.room
+    for room in range(size):
+        by_room[room] = 0
     for slot in engine.queues[RUNNING, : engine.counts[N_RUNNING]]:
         room = requests[BLOCKS, slot] * size - requests[COMPUTED, slot] - engine.limits[ASYNC]
         # A caller's state may hold more blocks than are needed: they may count for nothing here.
@@ -201,13 +201,16 @@ def _steps_in_memory(engine: EngineArrays, steps: int) -> int:
     return steps
 
 
-@njit(cache=True)
+@in_place
 def _finishes_any(engine: EngineArrays) -> bool:
     """Whether the step under way finishes a request, or may, or is the last there is."""
     counts = engine.counts
     if counts[N_STALE] > 0 or counts[N_RUNNING] + counts[N_WAITING] == 0:
         return True
-    for slot in engine.queues[RUNNING, : counts[N_RUNNING]]:  # noqa: SIM110 (numba has no any)
-        if ends(engine.requests, slot):
+    requests = engine.requests
+    for slot in engine.queues[RUNNING, : counts[N_RUNNING]]:
+        tokens = requests[PROMPT, slot] + requests[GENERATED, slot]
+        last = requests[PROMPT, slot] + requests[OUTPUT, slot]
+        if ends(requests[COMPUTED, slot], tokens, requests[CHUNK, slot], last):
             return True
     return False

@@ -90,7 +90,10 @@ def empty_engine(
         times=np.full((2, capacity), np.nan),
         queues=np.zeros((2, capacity), dtype=np.int64),
         counts=counts,
+        step=np.zeros(4),
         ahead=np.zeros(4),
+        finished=np.zeros(capacity, dtype=np.int64),
+        room=np.zeros(info.block_size, dtype=np.int64),
         blocks=np.zeros((4, n_blocks + 1 if caching else 0), dtype=np.int64),
         table=np.zeros(
             (capacity, blocks_of(info.max_model_len, info.block_size)) if caching else (0, 0),

@@ -26,8 +26,8 @@ that no running request uses, and a preempted request gets none.
 """
 
 import numpy as np
-from numba import njit
 
+from chimera_train.compiled import in_place
 from chimera_train.predict.block_pool import (
     hit_blocks,
     key_blocks,
@@ -49,6 +49,7 @@ from chimera_train.predict.engine_arrays import (
     FIRST_TOKEN,
     FREE_BLOCKS,
     GENERATED,
+    KEYED,
     MAX_SEQS,
     MAX_TOKENS,
     N_RUNNING,
@@ -78,23 +79,19 @@ __all__ = [
     "enqueue",
     "has_work",
     "plan_step",
-    "uncomputed",
 ]
 
 
-@njit(cache=True)
+@in_place
 def has_work(engine: EngineArrays) -> bool:
     """Whether a request is in the engine, or a step planned."""
     counts = engine.counts
     return counts[N_RUNNING] + counts[N_WAITING] > 0 or _tokens(engine.ahead) > 0
 
 
-@njit(cache=True)
-def begin_step(engine: EngineArrays, features: FloatArray, now_ms: float) -> bool:
+@in_place
+def begin_step(engine: EngineArrays, now_ms: float) -> bool:
     """Begin the next step, and plan the one behind it if the engine schedules asynchronously.
-
-    ``features`` becomes the step's, as the step-time model has them: prefill_tokens, decode_tokens,
-    decode_ctx_tokens, prefill_attn.
 
     Returns:
         Whether there is anything in the step. There is not where every running request was
@@ -102,10 +99,11 @@ def begin_step(engine: EngineArrays, features: FloatArray, now_ms: float) -> boo
     """
     planned = _tokens(engine.ahead) > 0
     if planned:
-        features[:] = engine.ahead
-        engine.ahead[:] = 0.0
+        for feature in range(4):
+            engine.step[feature] = engine.ahead[feature]
+            engine.ahead[feature] = 0.0
     else:
-        plan_step(engine, CHUNK, features)
+        plan_step(engine, CHUNK)
     requests, times = engine.requests, engine.times
     for slot in engine.queues[RUNNING, : engine.counts[N_RUNNING]]:
         if planned:
@@ -113,28 +111,34 @@ def begin_step(engine: EngineArrays, features: FloatArray, now_ms: float) -> boo
             requests[AHEAD, slot] = 0
         if requests[CHUNK, slot] > 0 and np.isnan(times[START, slot]):
             times[START, slot] = now_ms
-    if engine.limits[ASYNC] and _tokens(features) > 0:
-        plan_step(engine, AHEAD, engine.ahead)
-    return _tokens(features) > 0
+    if engine.limits[ASYNC] and _tokens(engine.step) > 0:
+        plan_step(engine, AHEAD)
+    return _tokens(engine.step) > 0
 
 
-@njit(cache=True)
-def plan_step(engine: EngineArrays, row: int, features: FloatArray) -> None:
-    """Give the running requests their tokens in the next step, admit waiting ones, fill features.
+@in_place
+def plan_step(engine: EngineArrays, row: int) -> None:
+    """Give the running requests their tokens in the next step, admit waiting ones.
 
-    ``row`` is CHUNK if no step is under way, and AHEAD to plan behind the one that is.
+    ``row`` is CHUNK to plan what becomes the step under way, and AHEAD to plan behind it; ``step``
+    or ``ahead`` become the features.
     """
     budget, preempted = _schedule_running(engine, row)
     if not preempted:
         _admit_waiting(engine, row, budget)
     requests = engine.requests
-    features[:] = 0.0
+    features = engine.ahead if row == AHEAD else engine.step
+    for feature in range(4):
+        features[feature] = 0.0
     for slot in engine.queues[RUNNING, : engine.counts[N_RUNNING]]:
         chunk = requests[row, slot]
         if chunk == 0:
             continue
-        computed = _computed(requests, slot, row)
-        tokens = _known_tokens(requests, slot, row)
+        computed, tokens = _position(
+            requests[COMPUTED, slot],
+            requests[PROMPT, slot] + requests[GENERATED, slot],
+            requests[CHUNK, slot] if row == AHEAD else 0,
+        )
         if tokens > requests[PROMPT, slot] and tokens - computed == 1:
             features[1] += 1
             features[2] += computed
@@ -143,15 +147,15 @@ def plan_step(engine: EngineArrays, row: int, features: FloatArray) -> None:
             features[3] += chunk * computed + chunk * (chunk + 1) / 2
 
 
-@njit(cache=True)
-def end_step(engine: EngineArrays, finished: IntArray, now_ms: float) -> int:
+@in_place
+def end_step(engine: EngineArrays, now_ms: float) -> int:
     """Apply the step that ends now.
 
     Returns:
         The number of requests it finished; ``finished`` begins with their slots. They leave their
-        blocks and their place.
+        blocks and their place. Nothing is written there if there are none.
     """
-    requests, counts = engine.requests, engine.counts
+    requests, times, counts = engine.requests, engine.times, engine.counts
     running = engine.queues[RUNNING]
     n_running = counts[N_RUNNING]
     kept, n_finished = 0, 0
@@ -160,14 +164,20 @@ def end_step(engine: EngineArrays, finished: IntArray, now_ms: float) -> int:
         chunk = requests[CHUNK, slot]
         requests[COMPUTED, slot] += chunk
         requests[CHUNK, slot] = 0
-        if chunk > 0 and uncomputed(requests, slot) == 0:
-            _yield_token(engine, slot, now_ms)
-            if engine.limits[CACHING]:
-                key_blocks(engine, slot, requests[COMPUTED, slot])
+        computed = requests[COMPUTED, slot]
+        if chunk > 0 and computed == requests[PROMPT, slot] + requests[GENERATED, slot]:
+            requests[GENERATED, slot] += 1
+            if requests[GENERATED, slot] == 1:
+                times[FIRST_TOKEN, slot] = now_ms
+            if (
+                engine.limits[CACHING]
+                and computed >= (requests[KEYED, slot] + 1) * engine.limits[BLOCK_SIZE]
+            ):
+                key_blocks(engine, slot, computed)
         if requests[GENERATED, slot] == requests[OUTPUT, slot]:
             _release(engine, slot)
             requests[AHEAD, slot] = 0
-            finished[n_finished] = slot
+            engine.finished[n_finished] = slot
             n_finished += 1
         else:
             running[kept] = slot
@@ -175,32 +185,40 @@ def end_step(engine: EngineArrays, finished: IntArray, now_ms: float) -> int:
     counts[N_RUNNING] = kept
     counts[STEPS] += 1
     if counts[N_STALE] > 0:
-        n_finished = _end_stale(engine, finished, n_finished, now_ms)
+        n_finished = _end_stale(engine, n_finished, now_ms)
     return n_finished
 
 
-@njit(cache=True)
+@in_place
 def _tokens(features: FloatArray) -> float:
     return features[0] + features[1]
 
 
-@njit(cache=True)
-def _computed(requests: IntArray, slot: int, row: int) -> int:
-    """Tokens of the sequence that are computed when the step of ``row`` begins."""
-    computed: int = requests[COMPUTED, slot]
-    return computed + requests[CHUNK, slot] if row == AHEAD else computed
+# Functions that loops call for every request take numbers: passing arrays on costs more than what
+# is done with them, since each is counted as a reference.
 
 
-@njit(cache=True)
-def _known_tokens(requests: IntArray, slot: int, row: int) -> int:
-    """Tokens of the sequence when the step of ``row`` begins: the prompt and the output so far."""
-    tokens: int = requests[PROMPT, slot] + requests[GENERATED, slot]
-    if row == AHEAD and requests[CHUNK, slot] > 0:
-        tokens += requests[COMPUTED, slot] + requests[CHUNK, slot] == tokens
-    return tokens
+@in_place
+def _position(computed: int, tokens: int, chunk: int) -> tuple[int, int]:
+    """How many tokens of a sequence are computed, and how many there are, after a step.
+
+    It had ``tokens``, of which ``computed``, before, and ``chunk`` are computed in the step.
+    """
+    computed += chunk
+    return computed, tokens + (chunk > 0 and computed == tokens)
 
 
-@njit(cache=True)
+@in_place
+def ends(computed: int, tokens: int, chunk: int, last: int) -> bool:
+    """Whether a step yields the last token of a sequence.
+
+    It has ``tokens``, of which ``computed``, and will have ``last``; ``chunk`` are computed in the
+    step.
+    """
+    return chunk > 0 and computed + chunk == tokens and tokens + 1 == last
+
+
+@in_place
 def _schedule_running(engine: EngineArrays, row: int) -> tuple[int, bool]:
     """Chunks of the running requests; the budget left, and whether any was preempted."""
     limits, requests, counts = engine.limits, engine.requests, engine.counts
@@ -210,12 +228,14 @@ def _schedule_running(engine: EngineArrays, row: int) -> tuple[int, bool]:
     position = 0
     while position < counts[N_RUNNING] and budget > 0:
         slot = running[position]
-        computed = _computed(requests, slot, row)
-        known = _known_tokens(requests, slot, row)
-        if row == AHEAD and not requests[STOPS, slot] and ends(requests, slot):
+        known = requests[PROMPT, slot] + requests[GENERATED, slot]
+        under_way = requests[CHUNK, slot] if row == AHEAD else 0
+        last = requests[PROMPT, slot] + requests[OUTPUT, slot]
+        if not requests[STOPS, slot] and ends(requests[COMPUTED, slot], known, under_way, last):
             position += 1
             continue
-        chunk = min(known - computed, budget)
+        computed, length = _position(requests[COMPUTED, slot], known, under_way)
+        chunk = min(length - computed, budget)
         tokens = computed + chunk
         missing = 0
         # Most steps stay within the blocks there are, and a product is cheaper than a division.
@@ -230,18 +250,20 @@ def _schedule_running(engine: EngineArrays, row: int) -> tuple[int, bool]:
                 return budget, True
             if victim < position:
                 position -= 1
-        _take(engine, slot, missing)
+        if missing > 0:
+            _take(engine, slot, missing)
         if limits[CACHING]:
             # Behind a step under way the text of the last token is not known yet.
-            text = requests[PROMPT, slot] + requests[GENERATED, slot]
-            key_blocks(engine, slot, min(tokens, text))
+            text = min(tokens, known)
+            if text >= (requests[KEYED, slot] + 1) * limits[BLOCK_SIZE]:
+                key_blocks(engine, slot, text)
         requests[row, slot] = chunk
         budget -= chunk
         position += 1
     return budget, preempted
 
 
-@njit(cache=True)
+@in_place
 def _admit_waiting(engine: EngineArrays, row: int, budget: int) -> None:
     limits, requests, counts = engine.limits, engine.requests, engine.counts
     running, waiting = engine.queues[RUNNING], engine.queues[WAITING]
@@ -256,7 +278,8 @@ def _admit_waiting(engine: EngineArrays, row: int, budget: int) -> None:
         else:
             _take(engine, slot, hit // limits[BLOCK_SIZE])
         requests[COMPUTED, slot] = hit
-        chunk = min(uncomputed(requests, slot), budget)
+        tokens = requests[PROMPT, slot] + requests[GENERATED, slot]
+        chunk = min(tokens - hit, budget)
         missing = blocks_of(hit + chunk, limits[BLOCK_SIZE]) - requests[BLOCKS, slot]
         _take(engine, slot, missing)
         if limits[CACHING]:
@@ -272,7 +295,7 @@ def _admit_waiting(engine: EngineArrays, row: int, budget: int) -> None:
             waiting[position] = waiting[position + admitted]
 
 
-@njit(cache=True)
+@in_place
 def admissible(engine: EngineArrays, slot: int, budget: int) -> bool:
     """Whether a waiting request that has its turn, and a place, can join with ``budget`` tokens."""
     limits = engine.limits
@@ -287,7 +310,7 @@ def admissible(engine: EngineArrays, slot: int, budget: int) -> bool:
     return needed <= engine.counts[FREE_BLOCKS]
 
 
-@njit(cache=True)
+@in_place
 def enqueue(requests: IntArray, queues: IntArray, counts: IntArray, slot: int) -> None:
     """Add a request that neither runs nor waits to the waiting ones, at its place by urgency."""
     waiting = queues[WAITING]
@@ -299,7 +322,7 @@ def enqueue(requests: IntArray, queues: IntArray, counts: IntArray, slot: int) -
     counts[N_WAITING] += 1
 
 
-@njit(cache=True)
+@in_place
 def _preempt(engine: EngineArrays, row: int, position: int) -> None:
     requests, counts = engine.requests, engine.counts
     running = engine.queues[RUNNING]
@@ -317,12 +340,13 @@ def _preempt(engine: EngineArrays, row: int, position: int) -> None:
     requests[AHEAD, slot] = 0
     requests[PREEMPTIONS, slot] += 1
     counts[N_RUNNING] -= 1
-    running[position : counts[N_RUNNING]] = running[position + 1 : counts[N_RUNNING] + 1].copy()
+    for behind in range(position, counts[N_RUNNING]):
+        running[behind] = running[behind + 1]
     enqueue(requests, engine.queues, counts, slot)
 
 
-@njit(cache=True)
-def _end_stale(engine: EngineArrays, finished: IntArray, n_finished: int, now_ms: float) -> int:
+@in_place
+def _end_stale(engine: EngineArrays, n_finished: int, now_ms: float) -> int:
     """Deliver the tokens of requests that were preempted during the step that ends."""
     requests, counts = engine.requests, engine.counts
     waiting = engine.queues[WAITING]
@@ -331,9 +355,11 @@ def _end_stale(engine: EngineArrays, finished: IntArray, n_finished: int, now_ms
         slot = waiting[position]
         if requests[STALE, slot]:
             requests[STALE, slot] = 0
-            _yield_token(engine, slot, now_ms)
+            requests[GENERATED, slot] += 1
+            if requests[GENERATED, slot] == 1:
+                engine.times[FIRST_TOKEN, slot] = now_ms
         if requests[GENERATED, slot] == requests[OUTPUT, slot]:
-            finished[n_finished] = slot
+            engine.finished[n_finished] = slot
             n_finished += 1
         else:
             waiting[kept] = slot
@@ -343,14 +369,7 @@ def _end_stale(engine: EngineArrays, finished: IntArray, n_finished: int, now_ms
     return n_finished
 
 
-@njit(cache=True)
-def _yield_token(engine: EngineArrays, slot: int, now_ms: float) -> None:
-    engine.requests[GENERATED, slot] += 1
-    if engine.requests[GENERATED, slot] == 1:
-        engine.times[FIRST_TOKEN, slot] = now_ms
-
-
-@njit(cache=True)
+@in_place
 def _take(engine: EngineArrays, slot: int, n: int) -> None:
     if engine.limits[CACHING]:
         take_blocks(engine, slot, n)
@@ -359,7 +378,7 @@ def _take(engine: EngineArrays, slot: int, n: int) -> None:
         engine.requests[BLOCKS, slot] += n
 
 
-@njit(cache=True)
+@in_place
 def _release(engine: EngineArrays, slot: int) -> None:
     if engine.limits[CACHING]:
         release_blocks(engine, slot)
@@ -368,33 +387,20 @@ def _release(engine: EngineArrays, slot: int) -> None:
         engine.requests[BLOCKS, slot] = 0
 
 
-@njit(cache=True)
-def ends(requests: IntArray, slot: int) -> bool:
-    """Whether the step under way yields the request's last token."""
-    completes = requests[CHUNK, slot] > 0 and requests[CHUNK, slot] == uncomputed(requests, slot)
-    return completes and requests[GENERATED, slot] + 1 == requests[OUTPUT, slot]
-
-
-@njit(cache=True)
-def uncomputed(requests: IntArray, slot: int) -> int:
-    """Tokens of the request's sequence that no ended step has computed; 1 while it decodes."""
-    return requests[PROMPT, slot] + requests[GENERATED, slot] - requests[COMPUTED, slot]
-
-
-@njit(cache=True)
+@in_place
 def blocks_of(tokens: int, block_size: int) -> int:
     """KV blocks that hold so many tokens."""
     return (tokens + block_size - 1) // block_size
 
 
-@njit(cache=True)
+@in_place
 def _more_urgent(requests: IntArray, a: int, b: int) -> bool:
     if requests[PRIORITY, a] != requests[PRIORITY, b]:
         return requests[PRIORITY, a] < requests[PRIORITY, b]
     return requests[ARRIVAL, a] < requests[ARRIVAL, b]
 
 
-@njit(cache=True)
+@in_place
 def _hit_tokens(engine: EngineArrays, slot: int) -> int:
     """Tokens that a request need not compute if it is admitted now."""
     requests, size = engine.requests, engine.limits[BLOCK_SIZE]
@@ -406,7 +412,7 @@ def _hit_tokens(engine: EngineArrays, slot: int) -> int:
     return min(requests[CACHED, slot], requests[PROMPT, slot] - 1) // size * size
 
 
-@njit(cache=True)
+@in_place
 def _least_urgent(requests: IntArray, slots: IntArray) -> int:
     """Position in ``slots``, which is not empty."""
     worst = 0

@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from chimera_train.compiled import in_place
+
 __all__ = [
     "AXES",
     "COUNTS",
@@ -158,7 +160,7 @@ def compile_model(
     return np.concatenate([limits, by_feature, *np.asarray(table, dtype=np.float64)])
 
 
-@njit(cache=True)
+@in_place
 def step_ms(
     compiled: Floats,
     prefill_tokens: float,
@@ -216,7 +218,7 @@ def step_ms_of_each(
     return times
 
 
-@njit(cache=True)
+@in_place
 def extrapolates(
     compiled: Floats,
     prefill_tokens: float,
@@ -240,7 +242,7 @@ def extrapolates(
     return False
 
 
-@njit(cache=True)
+@in_place
 def _look_up(tokens: Floats, ms: Floats, n: float) -> float:
     if n <= tokens[0]:
         return ms[0]

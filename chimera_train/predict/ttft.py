@@ -13,6 +13,7 @@ from numba import njit
 from chimera_train.predict.engine_arrays import (
     ARRIVAL,
     ASYNC,
+    BLOCK_SIZE,
     CACHED,
     CHUNK,
     GENERATED,
@@ -116,16 +117,15 @@ def _estimate(
     new = state.counts[N_RUNNING] + state.counts[N_WAITING]
     engine = _copy(longest, state, new + 1)
     requests, counts = engine.requests, engine.counts
-    finished = np.empty(new + 1, dtype=np.int64)
-    features = engine.ahead
-    end_step(engine, finished, 0.0)
+    features = engine.step
+    end_step(engine, 0.0)
     now_ms = busy_ms
     if state.limits[ASYNC] and counts[N_RUNNING] > 0:
         # The step behind the one under way is planned already.
-        plan_step(engine, CHUNK, features)
+        plan_step(engine, CHUNK)
         if features[0] + features[1] > 0:
             now_ms += step_ms(compiled, features[0], features[1], features[2], features[3])
-            end_step(engine, finished, now_ms)
+            end_step(engine, now_ms)
     requests[:, new] = 0
     requests[PRIORITY, new] = priority
     requests[PROMPT, new] = prompt_tokens
@@ -142,7 +142,7 @@ def _estimate(
             now_ms = decode_steps(engine, compiled, steps, now_ms, np.inf, 1.0)
         else:
             idle = counts[N_RUNNING] == 0
-            plan_step(engine, CHUNK, features)
+            plan_step(engine, CHUNK)
             if features[0] + features[1] == 0:
                 if idle:
                     # The most urgent request does not even fit an empty engine.
@@ -150,7 +150,7 @@ def _estimate(
                     return (np.inf if np.isnan(first_token_ms) else first_token_ms), last_ms
                 continue
             now_ms += step_ms(compiled, features[0], features[1], features[2], features[3])
-            end_step(engine, finished, now_ms)
+            end_step(engine, now_ms)
         if np.isnan(first_token_ms) and requests[GENERATED, new] > 0:
             first_token_ms = now_ms
             if not completion:
@@ -187,6 +187,9 @@ def _copy(longest: int, state: EngineArrays, capacity: int) -> EngineArrays:
         queues,
         state.counts.copy(),
         np.empty(4),
+        state.ahead,
+        np.empty(capacity, dtype=np.int64),
+        np.empty(state.limits[BLOCK_SIZE], dtype=np.int64),
         state.blocks,
         state.table,
         state.prompt_keys,

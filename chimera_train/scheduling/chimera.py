@@ -2,12 +2,13 @@
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from chimera_train.compiled import in_place
 
 __all__ = ["choose_engine"]
 
 
-@njit(cache=True)
+@in_place
 def choose_engine(
     load_ms: npt.NDArray[np.float64],
     confidence: npt.NDArray[np.float64],
@@ -29,19 +30,27 @@ def choose_engine(
 
     The arrays have shape (n_engines,); at least one engine is up.
     """
-    order = np.argsort(load_ms, kind="mergesort")
-    fastest = -1
-    chosen = -1
-    for engine in order:
-        if not up[engine]:
-            continue
-        if fastest < 0:
-            fastest = engine
-            chosen = engine
-            continue
+    engine = fastest = chosen = _next_by_load(load_ms, up, -1)
+    while True:
+        engine = _next_by_load(load_ms, up, engine)
+        if engine < 0:
+            break
         if not np.isinf(tau) and load_ms[engine] > (1.0 + tau) * load_ms[fastest]:
             break
         bar = confidence[chosen if by_margin else fastest]
         if confidence[engine] >= bar + delta_s and confidence[engine] > confidence[chosen]:
             chosen = engine
     return chosen, chosen != fastest
+
+
+@in_place
+def _next_by_load(load_ms: npt.NDArray[np.float64], up: npt.NDArray[np.bool_], last: int) -> int:
+    """Of the engines that are up the one after ``last`` in order of load; -1 if there is none."""
+    found = -1
+    for engine in range(load_ms.size):
+        if not up[engine]:
+            continue
+        is_later = last < 0 or (load_ms[engine], engine) > (load_ms[last], last)
+        if is_later and (found < 0 or load_ms[engine] < load_ms[found]):
+            found = engine
+    return found

@@ -2,8 +2,8 @@
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from chimera_train.compiled import in_place
 from chimera_train.scheduling import monitor, queueing
 from chimera_train.scheduling.baselines import fewest_requests, next_in_turn
 from chimera_train.scheduling.chimera import choose_engine
@@ -23,7 +23,7 @@ NOBODY = -1
 """What ``pop`` returns if no request is to be sent."""
 
 
-@njit(cache=True)
+@in_place
 def admit(
     state: SchedulerState,
     policy: CompiledPolicy,
@@ -41,7 +41,8 @@ def admit(
     Returns:
         The engine, the number of the reason, and the key that the queue is ordered by.
     """
-    load_ms[:] = state.in_flight_tokens * state.ms_per_token
+    for each in range(load_ms.size):
+        load_ms[each] = state.in_flight_tokens[each] * state.ms_per_token[each]
     engine, reason = state.program_engine[program], _KNOWN
     if engine == NOWHERE:
         engine, reason = _choose(state, policy, remaining_tokens, confidence, load_ms)
@@ -56,7 +57,7 @@ def admit(
     return engine, reason, key
 
 
-@njit(cache=True)
+@in_place
 def pop(state: SchedulerState, policy: CompiledPolicy, engine: int) -> int:
     """The request to send to ``engine`` now; NOBODY if its window is full or nobody waits."""
     is_full = state.outstanding[engine] >= state.window[engine]
@@ -68,13 +69,13 @@ def pop(state: SchedulerState, policy: CompiledPolicy, engine: int) -> int:
     return request
 
 
-@njit(cache=True)
+@in_place
 def on_tokens(state: SchedulerState, request: int, n: int) -> None:
     """``n`` more output tokens of a request came."""
     monitor.stream(state, state.request_program[request], state.request_engine[request], n)
 
 
-@njit(cache=True)
+@in_place
 def complete(state: SchedulerState, request: int) -> None:
     """A request has left; its program keeps its engine and remaining length."""
     engine = state.request_engine[request]
@@ -85,20 +86,20 @@ def complete(state: SchedulerState, request: int) -> None:
     state.request_status[request] = FREE
 
 
-@njit(cache=True)
+@in_place
 def fail(state: SchedulerState, request: int) -> None:
     """A request, queued or running, will not complete; its program's load is cleared."""
     complete(state, request)
     monitor.clear(state, state.request_program[request], state.request_engine[request])
 
 
-@njit(cache=True)
+@in_place
 def on_program_end(state: SchedulerState, program: int) -> None:
     """A program has ended, after its requests completed or failed."""
     monitor.forget(state, program)
 
 
-@njit(cache=True)
+@in_place
 def _choose(
     state: SchedulerState,
     policy: CompiledPolicy,
@@ -108,12 +109,13 @@ def _choose(
 ) -> tuple[int, int]:
     if policy.kind == CHIMERA:
         if policy.add_self:
-            load_ms += remaining_tokens * state.ms_per_token
+            for each in range(load_ms.size):
+                load_ms[each] += remaining_tokens[each] * state.ms_per_token[each]
         engine, upgraded = choose_engine(
             load_ms, confidence, state.up, policy.tau, policy.delta_s, policy.by_margin
         )
         return engine, _UPGRADE if upgraded else _FASTEST
     if policy.kind == ROUND_ROBIN:
         return next_in_turn(state.up, state.last[0]), _IN_TURN
-    n_requests = state.outstanding + state.queue_length
-    return fewest_requests(n_requests, state.up, state.last[0]), _SHORTEST
+    engine = fewest_requests(state.outstanding, state.queue_length, state.up, state.last[0])
+    return engine, _SHORTEST

@@ -1,13 +1,12 @@
 """The activity monitor: where each program runs and how much work it still promises (§3.5)."""
 
-from numba import njit
-
+from chimera_train.compiled import in_place
 from chimera_train.scheduling.state import NOWHERE, SchedulerState
 
 __all__ = ["clear", "evict", "forget", "place", "stream"]
 
 
-@njit(cache=True)
+@in_place
 def place(state: SchedulerState, program: int, engine: int, tokens: int) -> None:
     """The program runs on ``engine`` and ``tokens`` are still to come; replaces what was."""
     _drop(state, program)
@@ -16,7 +15,7 @@ def place(state: SchedulerState, program: int, engine: int, tokens: int) -> None
     state.in_flight_tokens[engine] += tokens
 
 
-@njit(cache=True)
+@in_place
 def stream(state: SchedulerState, program: int, engine: int, tokens: int) -> None:
     """``tokens`` came from ``engine``; the remaining length never falls below zero.
 
@@ -28,21 +27,21 @@ def stream(state: SchedulerState, program: int, engine: int, tokens: int) -> Non
         state.in_flight_tokens[engine] -= seen
 
 
-@njit(cache=True)
+@in_place
 def clear(state: SchedulerState, program: int, engine: int) -> None:
     """Nothing more is to come from ``engine`` for now; the program keeps its engine."""
     if state.program_engine[program] == engine:
         _drop(state, program)
 
 
-@njit(cache=True)
+@in_place
 def forget(state: SchedulerState, program: int) -> None:
     """The program has ended."""
     _drop(state, program)
     state.program_engine[program] = NOWHERE
 
 
-@njit(cache=True)
+@in_place
 def evict(state: SchedulerState, engine: int) -> None:
     """Every program of ``engine`` loses it, and the engine its load."""
     for program in range(state.program_engine.size):
@@ -50,7 +49,7 @@ def evict(state: SchedulerState, engine: int) -> None:
             forget(state, program)
 
 
-@njit(cache=True)
+@in_place
 def _drop(state: SchedulerState, program: int) -> None:
     engine = state.program_engine[program]
     if engine != NOWHERE:

@@ -3,14 +3,13 @@
 Queues are not ordered: every pop is one scan, which is cheap for as many requests as are bearable.
 """
 
-from numba import njit
-
+from chimera_train.compiled import in_place
 from chimera_train.scheduling.state import SchedulerState
 
 __all__ = ["add", "pop", "remove"]
 
 
-@njit(cache=True)
+@in_place
 def add(state: SchedulerState, engine: int, request: int, key: int) -> None:
     """Queue a request; a smaller ``key`` is served earlier, equals in order of arrival."""
     state.request_key[request] = key
@@ -21,7 +20,7 @@ def add(state: SchedulerState, engine: int, request: int, key: int) -> None:
     state.queue_length[engine] += 1
 
 
-@njit(cache=True)
+@in_place
 def pop(state: SchedulerState, engine: int, aging: int) -> int:
     """Remove the request to serve next from the queue, which is not empty.
 
@@ -42,7 +41,7 @@ def pop(state: SchedulerState, engine: int, aging: int) -> int:
     return request
 
 
-@njit(cache=True)
+@in_place
 def remove(state: SchedulerState, engine: int, request: int) -> None:
     """Take out one request that waits for ``engine``."""
     for position in range(state.queue_length[engine]):
@@ -51,7 +50,7 @@ def remove(state: SchedulerState, engine: int, request: int) -> None:
             return
 
 
-@njit(cache=True)
+@in_place
 def _goes_before(state: SchedulerState, a: int, b: int, aging: int) -> bool:
     a_promoted = state.request_overtaken[a] >= aging
     b_promoted = state.request_overtaken[b] >= aging
@@ -62,7 +61,7 @@ def _goes_before(state: SchedulerState, a: int, b: int, aging: int) -> bool:
     return state.request_arrival[a] < state.request_arrival[b]
 
 
-@njit(cache=True)
+@in_place
 def _delete(state: SchedulerState, engine: int, position: int) -> None:
     state.queue_length[engine] -= 1
     state.queue[engine, position] = state.queue[engine, state.queue_length[engine]]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from chimera_train.errors import DataError
 from chimera_train.simulate.workload import Workload
 
-__all__ = ["Arrivals", "poisson", "recorded"]
+__all__ = ["Arrivals", "closed_loop", "poisson", "recorded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,18 @@ class Arrivals:
     """Programs in order of arrival; every array has shape (n_programs,).
 
     Attributes:
-        times_ms: arrival times, not decreasing.
+        times_ms: arrival times, not decreasing; NaN for the last of them if these arrive when an
+            earlier program has ended, each after one.
         questions: indices into ``Workload.questions``.
         luck: uniform in [0, 1): of a model's n samples on the question, the program follows number
             ⌊luck·n⌋.
+        think_ms: how long after that one's end they arrive; None if there are none.
     """
 
     times_ms: npt.NDArray[np.float64]
     questions: npt.NDArray[np.int64]
     luck: npt.NDArray[np.float64]
+    think_ms: npt.NDArray[np.float64] | None = None
 
 
 def poisson(workload: Workload, *, rate_per_s: float, programs: int, seed: int) -> Arrivals:
@@ -43,6 +46,26 @@ def poisson(workload: Workload, *, rate_per_s: float, programs: int, seed: int) 
         np.cumsum(gaps_ms),
         rng.integers(len(workload.questions), size=programs),
         rng.random(programs),
+    )
+
+
+def closed_loop(
+    workload: Workload, *, users: int, think_time_s: float, programs: int, seed: int
+) -> Arrivals:
+    """``users`` that each start a program when their last one has ended and they have thought.
+
+    Thinking takes exponential time of mean ``think_time_s``, also before the first program.
+    Questions are drawn with replacement.
+    """
+    rng = np.random.default_rng(seed)
+    think_ms = rng.exponential(1.0, programs) * (1000.0 * think_time_s)
+    times_ms = np.full(programs, np.nan)
+    times_ms[:users] = np.sort(think_ms[:users])
+    return Arrivals(
+        times_ms,
+        rng.integers(len(workload.questions), size=programs),
+        rng.random(programs),
+        think_ms,
     )
 
 

@@ -4,107 +4,139 @@ While k engines of a device are busy, each proceeds at 1/curve[k - 1] of its own
 way changes pace when k changes.
 """
 
-import heapq
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-__all__ = ["StepClock"]
+from chimera_train.compiled import in_place
+
+__all__ = [
+    "StepClock",
+    "become_busy",
+    "become_idle",
+    "begin",
+    "end",
+    "next_engine",
+    "shares",
+    "slowdown",
+    "step_clock",
+]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
-class StepClock:
-    """The steps under way and the busy time of every engine; times in ms.
-
-    Args:
-        devices: of each engine the number of its device, or None if it shares none.
-        curves: of each device the slow-down of its engines by how many are busy, from one on.
+class StepClock(NamedTuple):
+    """The steps under way and the busy time of every engine; times in ms, shape (n_engines,).
 
     Attributes:
-        busy_ms: per engine, up to when it last became idle.
+        device: number of the engine's device, -1 if it shares none, int64.
+        curves: of each device the slow-down of its engines by how many are busy, from one on,
+            shape (n_devices, at least as many as any has).
+        n_busy: engines of each device that are busy, int64, shape (n_devices,).
+        busy_ms: for how long the engine was busy, up to when it last became idle.
+        busy_since_ms: NaN while idle.
+        end_ms: when the step under way ends at the present pace; infinite if none is.
+        left_ms: what remained of it at ``at_ms``, at the engine's own speed.
+        at_ms: when that was.
     """
 
-    def __init__(self, devices: Sequence[int | None], curves: Sequence[Sequence[float]]) -> None:
-        n = len(devices)
-        self.busy_ms = np.zeros(n)
-        self._devices = devices
-        self._curves = curves
-        self._n_busy = [0] * len(curves)
-        self._busy_since_ms: list[float | None] = [None] * n
-        # Of the step under way, left_ms at the engine's own speed remained at at_ms.
-        self._stepping = [False] * n
-        self._at_ms = [0.0] * n
-        self._left_ms = [0.0] * n
-        # Forecasts of ends: (ms, engine, version); outdated unless the engine's version agrees.
-        self._forecasts: list[tuple[float, int, int]] = []
-        self._version = [0] * n
+    device: Ints
+    curves: Floats
+    n_busy: Ints
+    busy_ms: Floats
+    busy_since_ms: Floats
+    end_ms: Floats
+    left_ms: Floats
+    at_ms: Floats
 
-    def shares(self, engine: int) -> bool:
-        """Whether the engine's pace depends on others."""
-        return self._devices[engine] is not None
 
-    def slowdown(self, engine: int) -> float:
-        """The factor of the engine's step times at present, which is busy."""
-        device = self._devices[engine]
-        return 1.0 if device is None else self._curves[device][self._n_busy[device] - 1]
+def step_clock(devices: Sequence[int], curves: Sequence[Sequence[float]]) -> StepClock:
+    """A clock of idle engines; the arguments are ``StepClock.device`` and ``curves``."""
+    n = len(devices)
+    longest = max(map(len, curves), default=0)
+    return StepClock(
+        device=np.array(devices, dtype=np.int64),
+        curves=np.array([[*curve, *[np.nan] * (longest - len(curve))] for curve in curves]).reshape(
+            len(curves), longest
+        ),
+        n_busy=np.zeros(len(curves), dtype=np.int64),
+        busy_ms=np.zeros(n),
+        busy_since_ms=np.full(n, np.nan),
+        end_ms=np.full(n, np.inf),
+        left_ms=np.zeros(n),
+        at_ms=np.zeros(n),
+    )
 
-    def stepping(self, engine: int) -> bool:
-        """Whether a step of the engine is under way."""
-        return self._stepping[engine]
 
-    def busy(self, engine: int, now_ms: float) -> None:
-        """The engine has work from now on; nothing changes if it had."""
-        if self._busy_since_ms[engine] is None:
-            self._busy_since_ms[engine] = now_ms
-            self._change_pace(engine, 1, now_ms)
+@in_place
+def shares(clock: StepClock, engine: int) -> bool:
+    """Whether the engine's pace depends on others."""
+    return clock.device[engine] >= 0
 
-    def idle(self, engine: int, now_ms: float) -> None:
-        """The engine, which was busy, has no more work."""
-        since_ms = self._busy_since_ms[engine]
-        if since_ms is not None:
-            self.busy_ms[engine] += now_ms - since_ms
-            self._busy_since_ms[engine] = None
-            self._change_pace(engine, -1, now_ms)
 
-    def begin(self, engine: int, start_ms: float, step_ms: float) -> None:
-        """A step that takes ``step_ms`` at the engine's own speed; the engine is busy."""
-        self._stepping[engine] = True
-        self._at_ms[engine] = start_ms
-        self._left_ms[engine] = step_ms
-        self._forecast(engine)
+@in_place
+def slowdown(clock: StepClock, engine: int) -> float:
+    """The factor of the engine's step times at present, which is busy."""
+    device = clock.device[engine]
+    if device < 0:
+        return 1.0
+    return clock.curves[device, clock.n_busy[device] - 1]
 
-    def next_end_ms(self) -> float:
-        """When the next step ends; infinity if none is under way."""
-        while self._forecasts:
-            end_ms, engine, version = self._forecasts[0]
-            if version == self._version[engine]:
-                return end_ms
-            heapq.heappop(self._forecasts)
-        return np.inf
 
-    def pop(self) -> int:
-        """End the step that ends next, which ``next_end_ms`` told; its engine."""
-        _, engine, _ = heapq.heappop(self._forecasts)
-        self._stepping[engine] = False
-        return engine
+@in_place
+def become_busy(clock: StepClock, engine: int, now_ms: float) -> None:
+    """The engine has work from now on; nothing changes if it had."""
+    if np.isnan(clock.busy_since_ms[engine]):
+        clock.busy_since_ms[engine] = now_ms
+        _change_pace(clock, engine, 1, now_ms)
 
-    def _forecast(self, engine: int) -> None:
-        self._version[engine] += 1
-        end_ms = self._at_ms[engine] + self._left_ms[engine] * self.slowdown(engine)
-        heapq.heappush(self._forecasts, (end_ms, engine, self._version[engine]))
 
-    def _change_pace(self, changed: int, change: int, now_ms: float) -> None:
-        device = self._devices[changed]
-        if device is None:
-            return
-        others = [
-            engine
-            for engine, its_device in enumerate(self._devices)
-            if its_device == device and self._stepping[engine]
-        ]
-        for engine in others:
-            done_ms = (now_ms - self._at_ms[engine]) / self.slowdown(engine)
-            self._left_ms[engine] = max(self._left_ms[engine] - done_ms, 0.0)
-            self._at_ms[engine] = now_ms
-        self._n_busy[device] += change
-        for engine in others:
-            self._forecast(engine)
+@in_place
+def become_idle(clock: StepClock, engine: int, now_ms: float) -> None:
+    """The engine, which was busy, has no more work."""
+    clock.busy_ms[engine] += now_ms - clock.busy_since_ms[engine]
+    clock.busy_since_ms[engine] = np.nan
+    _change_pace(clock, engine, -1, now_ms)
+
+
+@in_place
+def begin(clock: StepClock, engine: int, start_ms: float, step_ms: float) -> None:
+    """A step that takes ``step_ms`` at the engine's own speed; the engine is busy."""
+    clock.at_ms[engine] = start_ms
+    clock.left_ms[engine] = step_ms
+    clock.end_ms[engine] = start_ms + step_ms * slowdown(clock, engine)
+
+
+@in_place
+def next_engine(clock: StepClock) -> int:
+    """The engine whose step ends next, at its ``end_ms``; any if no step is under way."""
+    first = 0
+    for engine in range(1, clock.end_ms.size):
+        if clock.end_ms[engine] < clock.end_ms[first]:
+            first = engine
+    return first
+
+
+@in_place
+def end(clock: StepClock, engine: int) -> None:
+    """The engine's step is over."""
+    clock.end_ms[engine] = np.inf
+
+
+@in_place
+def _change_pace(clock: StepClock, changed: int, change: int, now_ms: float) -> None:
+    device = clock.device[changed]
+    if device < 0:
+        return
+    for engine in range(clock.device.size):
+        if clock.device[engine] == device and clock.end_ms[engine] < np.inf:
+            done_ms = (now_ms - clock.at_ms[engine]) / slowdown(clock, engine)
+            clock.left_ms[engine] = max(clock.left_ms[engine] - done_ms, 0.0)
+            clock.at_ms[engine] = now_ms
+    clock.n_busy[device] += change
+    for engine in range(clock.device.size):
+        if clock.device[engine] == device and clock.end_ms[engine] < np.inf:
+            begin(clock, engine, clock.at_ms[engine], clock.left_ms[engine])

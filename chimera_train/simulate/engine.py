@@ -55,7 +55,6 @@ class SimulatedEngine:
         )
         self._by_priority = info.scheduling_policy == "priority"
         self._compiled = model.compiled()
-        self._finished = np.zeros(capacity, dtype=np.int64)
         self._request_id = np.zeros(capacity, dtype=np.int64)
         self._told_tokens = np.zeros(capacity, dtype=np.int64)
         self._free = list(range(capacity - 1, -1, -1))
@@ -117,14 +116,14 @@ class SimulatedEngine:
     def advance(self, now_ms: float, horizon_ms: float, slowdown: float) -> tuple[float, float]:
         """Run steps while there is work, as ``engine_run.advance``: start and ms of the last."""
         result: tuple[float, float] = engine_run.advance(
-            self.arrays, self._compiled, self._finished, now_ms, horizon_ms, slowdown
+            self.arrays, self._compiled, now_ms, horizon_ms, slowdown
         )
         return result
 
     def end_step(self, now_ms: float) -> list[Finished]:
         """End the step that has begun; the requests that it completed leave."""
-        n = engine_step.end_step(self.arrays, self._finished, now_ms)
-        return [self._leave(slot) for slot in self._finished[:n].tolist()]
+        n = engine_step.end_step(self.arrays, now_ms)
+        return [self._leave(slot) for slot in self.arrays.finished[:n].tolist()]
 
     def fresh_tokens(self) -> list[tuple[int, int]]:
         """(request id, output tokens since this was last called), where there were any."""

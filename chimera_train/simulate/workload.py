@@ -58,6 +58,8 @@ class Workload:
         first_stage: shape (n_trajectories + 1,).
         score: shape (n_trajectories,), 0..1.
         prompt_tokens, output_tokens: shape (n_stages,).
+        stops: whether the model ended the output, and not max_tokens, bool, shape (n_stages,).
+        tool_ms: what the tools take that run between the stage before and this one, (n_stages,).
         remaining_tokens: ŷ of the program from the stage on, shape (n_stages,); zeros without a
             length predictor.
     """
@@ -73,6 +75,8 @@ class Workload:
     prompt_tokens: npt.NDArray[np.int64]
     output_tokens: npt.NDArray[np.int64]
     remaining_tokens: npt.NDArray[np.float64]
+    stops: npt.NDArray[np.bool_]
+    tool_ms: npt.NDArray[np.float64]
 
     def stages_of(self, model: str) -> npt.NDArray[np.int64]:
         """The stages of every trajectory of ``model``."""
@@ -81,7 +85,8 @@ class Workload:
         # The trajectories of one question and model, hence their stages, are consecutive.
         begin = self.first_stage[first]
         end = self.first_stage[first + self.n_samples[:, column]]
-        return np.concatenate([np.arange(a, b) for a, b in zip(begin, end, strict=True)])
+        counts = end - begin
+        return np.arange(counts.sum()) + np.repeat(begin - (np.cumsum(counts) - counts), counts)
 
 
 def workload_from_traces(
@@ -146,6 +151,9 @@ def workload_from_traces(
         prompt_tokens=stages["prompt_tokens"].to_numpy(dtype=np.int64),
         output_tokens=stages["output_tokens"].to_numpy(dtype=np.int64),
         remaining_tokens=_remaining_tokens(length, models, stages),
+        # An output without a reason, which other logs may have, is taken to have been cut off.
+        stops=(stages["finish_reason"] == "stop").to_numpy(dtype=np.bool_, na_value=False),
+        tool_ms=np.zeros(len(stages)),
     )
 
 

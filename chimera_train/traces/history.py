@@ -15,7 +15,7 @@ def stage_history(traces: Traces) -> pd.DataFrame:
     """One row per completed stage of the programs in ``traces``, in program and stage order.
 
     Columns: program_id, question_id, model, workflow, stage, text, system_tokens, user_tokens,
-    prompt_tokens, output_tokens, generated_tokens (by earlier stages).
+    prompt_tokens, output_tokens, generated_tokens (by earlier stages), finish_reason.
 
     ``text`` is the stage's user message; where it was not stored, the question; where neither was,
     empty. System tokens that were not recorded count as 0, user tokens as the rest of the prompt.
@@ -45,5 +45,6 @@ def stage_history(traces: Traces) -> pd.DataFrame:
             "prompt_tokens": stages["prompt_tokens"],
             "output_tokens": output,
             "generated_tokens": output.groupby(stages["program_id"]).cumsum() - output,
+            "finish_reason": stages["finish_reason"],
         }
     )

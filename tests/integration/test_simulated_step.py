@@ -6,7 +6,6 @@ interface non-public; where it has changed, so may the rules that are simulated.
 
 import random
 
-import numpy as np
 import pytest
 
 from chimera_train.pool.schema import EngineInfo
@@ -166,7 +165,6 @@ def test_every_step_is_vllms(model_dir, seed, asynchronous, caching):
     )
     pending = [(*call, number) for number, call in enumerate(sorted(calls, key=lambda c: c[3]))]
     requests, ends, under_way, n_finished = {}, {}, [], 0
-    features = np.empty(4)
     for now in range(10_000):
         while pending and (pending[0][3] <= now or not engine.has_work):
             prompt, output, priority, _, number = pending.pop(0)
@@ -184,7 +182,7 @@ def test_every_step_is_vllms(model_dir, seed, asynchronous, caching):
             keys = [100 * text + block for block in range(shared // BLOCK_SIZE)]
             engine.submit(number, prompt, output, priority, prompt_keys=keys, stops=stops)
 
-        is_step = engine_step.begin_step(engine.arrays, features, float(now))
+        is_step = engine_step.begin_step(engine.arrays, float(now))
         while len(under_way) < 1 + asynchronous and scheduler.has_unfinished_requests():
             step = vllm_begin_step(scheduler, requests)
             if step[0].total_num_scheduled_tokens == 0:
@@ -203,7 +201,7 @@ def test_every_step_is_vllms(model_dir, seed, asynchronous, caching):
         assert engine.arrays.counts[rows.FREE_BLOCKS] == free
         if not is_step:
             continue
-        assert features[0] + features[1] == under_way[0][0].total_num_scheduled_tokens
+        assert engine.arrays.step[:2].sum() == under_way[0][0].total_num_scheduled_tokens
 
         vllm_end_step(scheduler, *under_way.pop(0), requests, ends)
         for done in engine.end_step(now + 1.0):

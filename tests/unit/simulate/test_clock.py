@@ -2,43 +2,61 @@
 
 import numpy as np
 
-from chimera_train.simulate.clock import StepClock
+from chimera_train.simulate import clock as clocks
 
 
 def begin(clock, engine, now_ms, step_ms):
-    clock.busy(engine, now_ms)
-    clock.begin(engine, now_ms, step_ms)
+    clocks.become_busy(clock, engine, now_ms)
+    clocks.begin(clock, engine, now_ms, step_ms)
+
+
+def next_end_ms(clock):
+    return clock.end_ms[clocks.next_engine(clock)]
+
+
+def pop(clock):
+    engine = clocks.next_engine(clock)
+    clocks.end(clock, engine)
+    return engine
 
 
 def test_a_step_changes_pace_when_another_engine_becomes_busy_or_idle():
-    clock = StepClock([0, 0, None], [[1.0, 2.0]])
+    clock = clocks.step_clock([0, 0, -1], [[1.0, 2.0]])
     begin(clock, 0, 0.0, 10.0)
     begin(clock, 2, 0.0, 100.0)
-    assert clock.next_end_ms() == 10.0
+    assert next_end_ms(clock) == 10.0
     # At 4, 6 ms are left at full speed: they take 12 at half speed.
     begin(clock, 1, 4.0, 3.0)
-    assert clock.next_end_ms() == 4.0 + 3.0 * 2.0
-    assert clock.pop() == 1
-    clock.idle(1, 10.0)
+    assert next_end_ms(clock) == 4.0 + 3.0 * 2.0
+    assert pop(clock) == 1
+    clocks.become_idle(clock, 1, 10.0)
     # From 4 to 10 half of 6 ms passed: 3 are left, at full speed again.
-    assert clock.next_end_ms() == 13.0
-    assert clock.pop() == 0
-    clock.idle(0, 13.0)
-    assert clock.next_end_ms() == 100.0
-    assert clock.pop() == 2
-    clock.idle(2, 100.0)
-    assert clock.next_end_ms() == np.inf
+    assert next_end_ms(clock) == 13.0
+    assert pop(clock) == 0
+    clocks.become_idle(clock, 0, 13.0)
+    assert next_end_ms(clock) == 100.0
+    assert pop(clock) == 2
+    clocks.become_idle(clock, 2, 100.0)
+    assert next_end_ms(clock) == np.inf
     assert clock.busy_ms.tolist() == [13.0, 6.0, 100.0]
 
 
 def test_the_next_step_of_a_busy_engine_keeps_the_pace():
-    clock = StepClock([0, 0], [[1.0, 1.5]])
+    clock = clocks.step_clock([0, 0], [[1.0, 1.5]])
     begin(clock, 0, 0.0, 10.0)
     begin(clock, 1, 0.0, 20.0)
-    assert clock.next_end_ms() == 15.0
-    assert clock.pop() == 0
-    assert not clock.stepping(0)
+    assert next_end_ms(clock) == 15.0
+    assert pop(clock) == 0
     begin(clock, 0, 15.0, 10.0)
-    assert (clock.slowdown(0), clock.slowdown(1)) == (1.5, 1.5)
-    assert clock.next_end_ms() == 30.0
-    assert {clock.pop(), clock.pop()} == {0, 1}
+    assert (clocks.slowdown(clock, 0), clocks.slowdown(clock, 1)) == (1.5, 1.5)
+    assert next_end_ms(clock) == 30.0
+    assert {pop(clock), pop(clock)} == {0, 1}
+
+
+def test_devices_have_curves_of_their_own():
+    clock = clocks.step_clock([0, 1, 0, 1, 1], [[1.0, 2.0], [1.0, 1.5, 1.75]])
+    for engine in range(5):
+        clocks.become_busy(clock, engine, 0.0)
+    assert [clocks.slowdown(clock, engine) for engine in range(5)] == [2.0, 1.75, 2.0, 1.75, 1.75]
+    assert clocks.shares(clock, 0)
+    assert not clocks.shares(clocks.step_clock([-1], []), 0)

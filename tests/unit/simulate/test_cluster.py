@@ -26,7 +26,7 @@ def make_pool(*names, model="m", device_group=None):
     )
 
 
-def make_workload(programs, *, models=("m",), confidence=None, remaining=None):
+def make_workload(programs, *, models=("m",), confidence=None, remaining=None, tool_ms=None):
     """One sample of every model on every question: ``programs[i][j]`` = [(prompt, output), ...]."""
     flat = [trajectory for row in programs for trajectory in row]
     stages = [stage for trajectory in flat for stage in trajectory]
@@ -50,6 +50,8 @@ def make_workload(programs, *, models=("m",), confidence=None, remaining=None):
         remaining_tokens=np.array(
             true_remaining if remaining is None else remaining, dtype=np.float64
         ),
+        stops=np.zeros(output.size, dtype=bool),
+        tool_ms=np.zeros(output.size) if tool_ms is None else np.array(tool_ms, dtype=float),
     )
 
 

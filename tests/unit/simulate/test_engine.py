@@ -8,6 +8,7 @@ from plain_engine import Call, PlainEngine, PlainPool
 
 from chimera_train.predict import engine_arrays as rows
 from chimera_train.predict import engine_step
+from chimera_train.predict.engine_arrays import EngineArrays
 from chimera_train.simulate.engine import SimulatedEngine, servable
 
 CALLS = st.lists(
@@ -96,7 +97,6 @@ def test_every_step_equals_the_reference(step_time, calls, limits):
     # Numbers of arrival, which decide among equals.
     pending = [(number, call) for number, (_, call) in enumerate(pending)]
     ahead, started, first_token, n_finished = None, {}, {}, 0
-    features = np.empty(4)
     for now in range(10_000):
         while pending and (pending[0][1][3] <= now or not engine.has_work):
             number, (prompt, output, priority, _, text, shared, stops) = pending.pop(0)
@@ -106,10 +106,10 @@ def test_every_step_equals_the_reference(step_time, calls, limits):
             reference.waiting.append(
                 Call(number, prompt, output, priority * by_priority, stops=stops, texts=tuple(keys))
             )
-        is_step = engine_step.begin_step(arrays, features, float(now))
+        is_step = engine_step.begin_step(arrays, float(now))
         expected = ahead if ahead else (reference.schedule(), dict(reference.scheduled))
         assert is_step == bool(expected[1])
-        assert tuple(features) == pytest.approx(expected[0])
+        assert tuple(arrays.step) == pytest.approx(expected[0])
         for call in expected[1]:
             started.setdefault(call.number, now)
         ahead = None
@@ -173,18 +173,18 @@ def test_running_ahead_changes_nothing(step_time, calls, limits):
         ends.append(done)
         arrays.append(engine.arrays)
     assert ends[0] == ends[1]
-    for stepwise, ahead in zip(*arrays, strict=True):
-        np.testing.assert_array_equal(stepwise, ahead)
+    for name in set(EngineArrays._fields) - {"step", "finished", "room"}:
+        np.testing.assert_array_equal(*(getattr(engine, name) for engine in arrays), name)
 
 
 def test_a_prompt_in_chunks_then_one_token_a_step(step_time):
     model = step_time(max_num_batched_tokens=8)
     engine = SimulatedEngine(model, capacity=1)
     engine.submit(7, prompt_tokens=20, output_tokens=3, priority=0)
-    features, step = [], np.empty(4)
+    features = []
     while engine.has_work:
-        engine_step.begin_step(engine.arrays, step, 0.0)
-        features.append(tuple(step))
+        engine_step.begin_step(engine.arrays, 0.0)
+        features.append(tuple(engine.arrays.step))
         engine.end_step(0.0)
     # n c + n (n + 1) / 2: 36; 8 * 8 + 36; 4 * 16 + 10. The last of 3 tokens is sampled, not fed.
     assert features == [(8, 0, 0, 36), (8, 0, 0, 100), (4, 0, 0, 74), (0, 1, 20, 0), (0, 1, 21, 0)]

@@ -1,0 +1,348 @@
+"""The compiled loop of a simulation: programs arrive, the scheduler decides, engines step.
+
+The scheduler is ``scheduling.core``, called at the events at which the gateway calls it; its
+decisions take no time. A stage arrives when its predecessor completes, or when the tools in between
+are done. An engine does not wait for what the end of a step sets free: it begins its next step at
+once, and what is sent to it in that moment can join the one after.
+
+An engine that shares no device runs by itself from one arrival to the next, unless a request
+finishes; the tokens it made are told to the scheduler before every choice of an engine.
+
+A request is named by its program, which has one at a time, and an engine's request by its slot.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from chimera_train.compiled import in_place
+from chimera_train.predict import engine_arrays as rows
+from chimera_train.predict.engine_arrays import EngineArrays
+from chimera_train.predict.engine_run import advance
+from chimera_train.predict.engine_step import end_step, enqueue, has_work
+from chimera_train.scheduling import core
+from chimera_train.scheduling.policy import CompiledPolicy
+from chimera_train.scheduling.state import NOWHERE, SchedulerState
+from chimera_train.simulate import clock as clocks
+from chimera_train.simulate import pending as heap
+from chimera_train.simulate.clock import StepClock
+from chimera_train.simulate.pending import Pending
+
+__all__ = ["EnginePool", "Log", "Programs", "Scratch", "Sim", "run"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Programs(NamedTuple):
+    """Who arrives, in order, and what would become of them on each engine.
+
+    Attributes:
+        arrival_ms: shape (n,); NaN for the last ones if they arrive when an earlier one has ended.
+        think_ms: how long after it then, shape (n,).
+        question, luck: as in ``Arrivals``, shape (n,).
+        first_trajectory, n_samples, confidence: as in ``Workload``, shape (n_questions,
+            n_engines).
+        first_stage, prompt_tokens, output_tokens, remaining_tokens, stops, tool_ms: as in
+            ``Workload``.
+    """
+
+    arrival_ms: Floats
+    think_ms: Floats
+    question: Ints
+    luck: Floats
+    first_trajectory: Ints
+    n_samples: Ints
+    confidence: Floats
+    first_stage: Ints
+    prompt_tokens: Ints
+    output_tokens: Ints
+    remaining_tokens: Floats
+    stops: npt.NDArray[np.bool_]
+    tool_ms: Floats
+
+
+class EnginePool(NamedTuple):
+    """The engines.
+
+    Attributes:
+        arrays: ``EngineArrays`` of them all, each array with one more dimension, the first.
+        models: compiled step-time models, shape (n_engines, size of the largest).
+        model_size: their sizes, shape (n_engines,).
+        by_priority: whether an engine serves by priority, bool, shape (n_engines,).
+        program: whose request is in a slot, shape (n_engines, slots).
+        told_tokens: its output tokens that the scheduler was told of, shape (n_engines, slots).
+        free: slots without a request, shape (n_engines, slots).
+        n_free: how many those are, shape (n_engines,).
+        submitted: requests sent to an engine so far, shape (n_engines,).
+    """
+
+    arrays: EngineArrays
+    models: Floats
+    model_size: Ints
+    by_priority: npt.NDArray[np.bool_]
+    program: Ints
+    told_tokens: Ints
+    free: Ints
+    n_free: Ints
+    submitted: Ints
+
+
+class Log(NamedTuple):
+    """Every request, in order of arrival; times in ms, shape (most requests there can be,).
+
+    Attributes:
+        n: how many there are, shape (1,).
+        program: its number.
+        stage: row of the workload's stages.
+        arrival_ms, start_ms, first_token_ms, end_ms: when it arrived, its first step began, its
+            first token came, and its last.
+        preemptions: how often it lost its KV blocks.
+        current: row of each program's request, shape (n_programs,).
+        engine: each program's engine, shape (n_programs,).
+        trajectory: each program's, shape (n_programs,).
+        successor: the next program that arrives when another one has ended, shape (1,).
+    """
+
+    n: Ints
+    program: Ints
+    stage: Ints
+    arrival_ms: Floats
+    start_ms: Floats
+    first_token_ms: Floats
+    end_ms: Floats
+    preemptions: Ints
+    current: Ints
+    engine: Ints
+    trajectory: Ints
+    successor: Ints
+
+
+class Scratch(NamedTuple):
+    """What is known of each engine at a choice, shape (n_engines,), and who has ended, (slots,)."""
+
+    remaining: Floats
+    confidence: Floats
+    load_ms: Floats
+    trajectory: Ints
+    ended: Ints
+
+
+class Sim(NamedTuple):
+    """Everything that a simulation changes or looks at."""
+
+    programs: Programs
+    pool: EnginePool
+    clock: StepClock
+    state: SchedulerState
+    policy: CompiledPolicy
+    needs_lengths: bool
+    later: Pending
+    log: Log
+    scratch: Scratch
+
+
+@in_place
+def run(sim: Sim) -> None:
+    """Serve every program; the outcome is in ``sim.log``, ``sim.clock`` and the engines' counts."""
+    arrival_ms, later = sim.programs.arrival_ms, sim.later
+    n_timed = sim.log.successor[0]
+    arrived = 0
+    while True:
+        engine = clocks.next_engine(sim.clock)
+        end_ms = sim.clock.end_ms[engine]
+        timed_ms = arrival_ms[arrived] if arrived < n_timed else np.inf
+        next_ms = min(timed_ms, later.ms[0])
+        if end_ms <= next_ms and end_ms < np.inf:
+            _end_step(sim, engine, end_ms, timed_ms)
+        elif next_ms == np.inf:
+            return
+        elif timed_ms <= later.ms[0]:
+            arrived += 1
+            following_ms = arrival_ms[arrived] if arrived < n_timed else np.inf
+            _arrive(sim, arrived - 1, next_ms, following_ms)
+        else:
+            _arrive(sim, heap.pop(later), next_ms, timed_ms)
+
+
+@in_place
+def _arrive(sim: Sim, program: int, now_ms: float, timed_ms: float) -> None:
+    """A program's next request arrives; the next program that has a time does at ``timed_ms``."""
+    engine = _admit(sim, program, now_ms)
+    _send(sim, engine)
+    if sim.clock.end_ms[engine] == np.inf:
+        _begin_step(sim, engine, now_ms, min(timed_ms, sim.later.ms[0]))
+
+
+@in_place
+def _admit(sim: Sim, program: int, now_ms: float) -> int:
+    """Let the scheduler choose an engine for a program's next request; that engine."""
+    programs, log, scratch = sim.programs, sim.log, sim.scratch
+    is_new = sim.state.program_engine[program] == NOWHERE
+    question = programs.question[program]
+    stage = 0 if is_new else log.stage[log.current[program]] + 1
+    for engine in range(sim.state.up.size):
+        if is_new:
+            if sim.needs_lengths:
+                _tell_tokens(sim, engine)
+            sample = int(programs.luck[program] * programs.n_samples[question, engine])
+            scratch.trajectory[engine] = programs.first_trajectory[question, engine] + sample
+            scratch.confidence[engine] = programs.confidence[question, engine]
+            stage = programs.first_stage[scratch.trajectory[engine]]
+        scratch.remaining[engine] = programs.remaining_tokens[stage]
+    chosen, _, _ = core.admit(
+        sim.state,
+        sim.policy,
+        program,
+        program,
+        scratch.remaining,
+        scratch.confidence,
+        scratch.load_ms,
+    )
+    if is_new:
+        log.engine[program] = chosen
+        log.trajectory[program] = scratch.trajectory[chosen]
+        stage = programs.first_stage[scratch.trajectory[chosen]]
+    row = log.n[0]
+    log.n[0] += 1
+    log.current[program] = row
+    log.program[row] = program
+    log.stage[row] = stage
+    log.arrival_ms[row] = now_ms
+    return chosen
+
+
+@in_place
+def _end_step(sim: Sim, engine: int, now_ms: float, timed_ms: float) -> None:
+    """End the step under way; the next program that has a time arrives at ``timed_ms``."""
+    clocks.end(sim.clock, engine)
+    arrays = _engine(sim.pool, engine)
+    n_finished = end_step(arrays, now_ms)
+    if has_work(arrays):
+        # What is sent below can join the step after this one, so stop within this one.
+        horizon_ms = now_ms if n_finished > 0 else min(timed_ms, sim.later.ms[0])
+        _begin_step(sim, engine, now_ms, horizon_ms)
+    for position in range(n_finished):
+        sim.scratch.ended[position] = _complete(sim, engine, arrays.finished[position], now_ms)
+    # The free place goes to a request that waits already; a next stage takes a round trip.
+    _send(sim, engine)
+    for position in range(n_finished):
+        _continue(sim, sim.scratch.ended[position], now_ms)
+    _send(sim, engine)
+    if sim.clock.end_ms[engine] == np.inf:
+        if has_work(arrays):
+            _begin_step(sim, engine, now_ms, min(timed_ms, sim.later.ms[0]))
+        else:
+            clocks.become_idle(sim.clock, engine, now_ms)
+
+
+@in_place
+def _complete(sim: Sim, engine: int, slot: int, now_ms: float) -> int:
+    """A slot's request has its last token; its program."""
+    pool, log = sim.pool, sim.log
+    program: int = pool.program[engine, slot]
+    row = log.current[program]
+    output = pool.arrays.requests[engine, rows.OUTPUT, slot]
+    core.on_tokens(sim.state, program, output - pool.told_tokens[engine, slot])
+    core.complete(sim.state, program)
+    log.start_ms[row] = pool.arrays.times[engine, rows.START, slot]
+    log.first_token_ms[row] = pool.arrays.times[engine, rows.FIRST_TOKEN, slot]
+    log.end_ms[row] = now_ms
+    log.preemptions[row] = pool.arrays.requests[engine, rows.PREEMPTIONS, slot]
+    pool.free[engine, pool.n_free[engine]] = slot
+    pool.n_free[engine] += 1
+    return program
+
+
+@in_place
+def _continue(sim: Sim, program: int, now_ms: float) -> None:
+    """The next stage of a program arrives, now or later, or the program has ended."""
+    programs, log = sim.programs, sim.log
+    stage = log.stage[log.current[program]] + 1
+    if stage < programs.first_stage[log.trajectory[program] + 1]:
+        if programs.tool_ms[stage] > 0:
+            heap.push(sim.later, now_ms + programs.tool_ms[stage], program)
+        else:
+            _admit(sim, program, now_ms)
+        return
+    core.on_program_end(sim.state, program)
+    successor = log.successor[0]
+    if successor < programs.arrival_ms.size:
+        heap.push(sim.later, now_ms + programs.think_ms[successor], successor)
+        log.successor[0] += 1
+
+
+@in_place
+def _send(sim: Sim, engine: int) -> None:
+    """Send the engine what the scheduler has for it."""
+    programs, pool, log = sim.programs, sim.pool, sim.log
+    requests, times = pool.arrays.requests[engine], pool.arrays.times[engine]
+    while True:
+        program = core.pop(sim.state, sim.policy, engine)
+        if program == core.NOBODY:
+            return
+        pool.n_free[engine] -= 1
+        slot = pool.free[engine, pool.n_free[engine]]
+        stage = log.stage[log.current[program]]
+        for row in range(rows.REQUEST_ROWS):
+            requests[row, slot] = 0
+        if pool.by_priority[engine]:
+            requests[rows.PRIORITY, slot] = sim.state.request_key[program]
+        requests[rows.ARRIVAL, slot] = pool.submitted[engine]
+        requests[rows.PROMPT, slot] = programs.prompt_tokens[stage]
+        requests[rows.OUTPUT, slot] = programs.output_tokens[stage]
+        requests[rows.STOPS, slot] = programs.stops[stage]
+        times[rows.START, slot] = np.nan
+        times[rows.FIRST_TOKEN, slot] = np.nan
+        pool.program[engine, slot] = program
+        pool.told_tokens[engine, slot] = 0
+        pool.submitted[engine] += 1
+        enqueue(requests, pool.arrays.queues[engine], pool.arrays.counts[engine], slot)
+
+
+@in_place
+def _begin_step(sim: Sim, engine: int, now_ms: float, horizon_ms: float) -> None:
+    """Run the engine up to the horizon, or to a step that finishes a request."""
+    clocks.become_busy(sim.clock, engine, now_ms)
+    if clocks.shares(sim.clock, engine) or sim.log.successor[0] < sim.programs.arrival_ms.size:
+        # Its pace may change at any time, or a program that ends elsewhere be followed by one here.
+        horizon_ms = now_ms
+    model = sim.pool.models[engine, : sim.pool.model_size[engine]]
+    slowdown = clocks.slowdown(sim.clock, engine)
+    start_ms, step_ms = advance(_engine(sim.pool, engine), model, now_ms, horizon_ms, slowdown)
+    clocks.begin(sim.clock, engine, start_ms, step_ms)
+
+
+@in_place
+def _tell_tokens(sim: Sim, engine: int) -> None:
+    """Tell the scheduler of the tokens that requests in the engine have had since."""
+    pool = sim.pool
+    requests, counts = pool.arrays.requests[engine], pool.arrays.counts[engine]
+    for queue in (rows.RUNNING, rows.WAITING):
+        n = counts[rows.N_RUNNING] if queue == rows.RUNNING else counts[rows.N_WAITING]
+        for slot in pool.arrays.queues[engine, queue, :n]:
+            fresh = requests[rows.GENERATED, slot] - pool.told_tokens[engine, slot]
+            if fresh > 0:
+                core.on_tokens(sim.state, pool.program[engine, slot], fresh)
+                pool.told_tokens[engine, slot] += fresh
+
+
+@in_place
+def _engine(pool: EnginePool, engine: int) -> EngineArrays:
+    arrays = pool.arrays
+    return EngineArrays(
+        arrays.limits[engine],
+        arrays.requests[engine],
+        arrays.times[engine],
+        arrays.queues[engine],
+        arrays.counts[engine],
+        arrays.step[engine],
+        arrays.ahead[engine],
+        arrays.finished[engine],
+        arrays.room[engine],
+        arrays.blocks[engine],
+        arrays.table[engine],
+        arrays.prompt_keys[engine],
+        arrays.cache[engine],
+    )
