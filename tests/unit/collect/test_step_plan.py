@@ -12,8 +12,8 @@ from chimera_train.collect.step_plan import Cell, plan_cells
 from chimera_train.errors import ConfigError
 from chimera_train.pool.schema import EngineInfo
 
-# 5 x 5 cells in three regimes, but a mixed cell of max_num_seqs has no place for arrivals.
-FIRST_PASS = 70
+# 5 x 5 cells in three regimes.
+FIRST_PASS = 75
 
 
 def engine(
