@@ -19,9 +19,14 @@ from chimera_train.cli.common import (
 from chimera_train.output import Output, table
 
 if TYPE_CHECKING:
-    from chimera_train.collect.step_data_set import Regime, StepsResult
+    from chimera_train.collect.step_data_set import StepsResult
 
 __all__ = ["register"]
+
+_COVERAGE = (
+    "n_prompt_lengths", "n_batch_sizes", "n_seqs", "step_tokens", "context_tokens",
+    "kv_blocks_used",
+)  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
@@ -202,7 +207,10 @@ def _alone(
         {
             **figures,
             "stopped": {name: regime.stopped for name, regime in regimes.items()},
-            "coverage": {name: _coverage(regime) for name, regime in regimes.items()},
+            "coverage": {
+                name: {figure: getattr(regime, figure) for figure in _COVERAGE}
+                for name, regime in regimes.items()
+            },
             "device": result.engine.device,
             "out": str(out),
         },
@@ -211,47 +219,34 @@ def _alone(
     )
 
 
-def _coverage(regime: "Regime") -> dict[str, Any]:
-    return {
-        "prompt_lengths": list(regime.prompt_lengths),
-        "batch_sizes": list(regime.batch_sizes),
-        "n_seqs": regime.n_seqs,
-        "step_tokens": regime.step_tokens,
-        "context_tokens": regime.context_tokens,
-        "kv_blocks_used": regime.kv_blocks_used,
-    }
-
-
 def _summary(result: "StepsResult") -> list[Any]:
     def span(seen: tuple[int, int] | None) -> str | None:
         return None if seen is None else f"{seen[0]} to {seen[1]}"
 
     engine = result.engine
-    limits = (
+    rows = [
+        [
+            name,
+            regime.steps,
+            regime.half_width_percent,
+            regime.stopped,
+            span(regime.n_seqs),
+            span(regime.step_tokens),
+            span(regime.context_tokens),
+            regime.kv_blocks_used,
+        ]
+        for name, regime in result.regimes.items()
+    ]
+    limits = [
         engine.max_num_seqs,
         engine.max_num_batched_tokens,
         engine.max_model_len,
         engine.num_kv_blocks,
-    )
+    ]
     return [
         table(
-            ["regime", "steps", "± %", "stopped", "sequences", "tokens a step", "context", "KV"],
-            [
-                *(
-                    [
-                        name,
-                        regime.steps,
-                        regime.half_width_percent,
-                        regime.stopped,
-                        span(regime.n_seqs),
-                        span(regime.step_tokens),
-                        span(regime.context_tokens),
-                        regime.kv_blocks_used,
-                    ]
-                    for name, regime in result.regimes.items()
-                ),
-                ["the engine's limit", None, None, None, *limits],
-            ],
+            ["regime", "steps", "± %", "stopped", "sequences", "tokens", "context", "KV blocks"],
+            [*rows, ["(engine's limit)", None, None, None, *limits]],
         ),
         f"{result.steps} steps, {result.passes} passes over the grid; {engine.device}, vLLM"
         f" {engine.vllm_version}",

@@ -2,15 +2,15 @@
 
 A piece is a program of ``collect traces`` or a batch of ``collect steps``. Its line is on the disk
 before it counts as finished. The file starts with the settings it was collected under, and every
-run that adds to it leaves a line about itself. What a kill left half written at the end is dropped
-when the journal is next opened.
+run that adds to it leaves a line about itself, and may leave another at its end. What a kill left
+half written at the end is dropped when the journal is next opened.
 """
 
 import fcntl
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -57,16 +57,23 @@ class Journal:
         """Note ``facts`` about this run; they are written with its first piece."""
         self._pending.append({"run": dict(facts)})
 
+    def end_run(self, facts: Mapping[str, Any]) -> None:
+        """Add ``facts`` to what this run, which has stored a piece, said about itself."""
+        self._write([{"ended": dict(facts)}])
+        self.runs[-1] |= facts
+
     def append(self, entry: Mapping[str, Any]) -> None:
         """Store one piece; returns once it is on the disk. Thread-safe."""
         with self._lock:
-            lines = [*self._pending, dict(entry)]
-            self._file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            self._write([*self._pending, dict(entry)])
             self.runs += [line["run"] for line in self._pending if "run" in line]
             self._pending.clear()
             self.entries[self._key(entry)] = dict(entry)
+
+    def _write(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        self._file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
     def _read(self) -> Any:
         settings: Any = None
@@ -81,9 +88,11 @@ class Journal:
                     settings = entry["settings"]
                 elif "run" in entry:
                     self.runs.append(entry["run"])
+                elif "ended" in entry:
+                    self.runs[-1] |= entry["ended"]
                 else:
                     self.entries[self._key(entry)] = entry
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, LookupError, TypeError) as error:
                 raise DataError(
                     f"{self._file.name}:{number} is not a line of a collection journal: restore "
                     "the file or collect into another --out."
@@ -147,8 +156,8 @@ def differences(stored: Any, settings: Mapping[str, Any]) -> str:
         return "it does not name them"
     return ", ".join(
         f"{name} differs"
-        if isinstance(settings[name], dict)
-        else f"{name} is {settings[name]!r}, was {stored.get(name)!r}"
-        for name in sorted(settings)
-        if stored.get(name) != settings[name]
+        if isinstance(settings.get(name), dict)
+        else f"{name} is {settings.get(name)!r}, was {stored.get(name)!r}"
+        for name in sorted({*settings, *stored})
+        if stored.get(name) != settings.get(name)
     )

@@ -32,7 +32,7 @@ class Regime:
             it; None where no batch was seen twice.
         stopped: why it got no more load: ``precise``, ``budget``, ``interrupted``, or
             ``impossible`` where no batch of it fits the engine.
-        prompt_lengths, batch_sizes: different ones that its batches had, from least to most.
+        n_prompt_lengths, n_batch_sizes: how many different ones its batches had.
         n_seqs, step_tokens, context_tokens: least and most in one step; the context is the longest
             of a sequence in it.
         kv_blocks_used: most in one step.
@@ -42,8 +42,8 @@ class Regime:
     batches: int
     half_width_percent: float | None
     stopped: str
-    prompt_lengths: Sequence[int]
-    batch_sizes: Sequence[int]
+    n_prompt_lengths: int
+    n_batch_sizes: int
     n_seqs: tuple[int, int] | None
     step_tokens: tuple[int, int] | None
     context_tokens: tuple[int, int] | None
@@ -136,8 +136,8 @@ def _regime(
         batches=len(cells),
         half_width_percent=walk.precision.half_width_percent(kind),
         stopped=walk.stopped[kind] or ("budget" if is_complete else "interrupted"),
-        prompt_lengths=sorted({cell["prompt_tokens"] for cell in cells}),
-        batch_sizes=sorted({cell["n_seqs"] for cell in cells}),
+        n_prompt_lengths=len({cell["prompt_tokens"] for cell in cells}),
+        n_batch_sizes=len({cell["n_seqs"] for cell in cells}),
         n_seqs=_range([step["n_seqs"] for step in mine]),
         step_tokens=_range([step["prefill_tokens"] + step["decode_tokens"] for step in mine]),
         context_tokens=_range(

@@ -123,13 +123,13 @@ class Profile:
             else:
                 tokens = rate * self._settings.budget_s * _CELL_SHARE
                 plan = _Plan(engine=engine, max_prompt_tokens=tokens)
-            clocks = {"before": await load.clocks(), "after": None}
-            self._journal.begin_run({**run, "plan": plan.model_dump(), "clocks": clocks})
+            before = await load.clocks()
+            self._journal.begin_run({**run, "plan": plan.model_dump(), "clocks_before": before})
             reader.new_steps()  # those of the warm-up
             await self._run(self._walk(plan), load, reader, output)
-            clocks["after"] = await load.clocks()
-            self._journal.runs[-1]["clocks"] = clocks
-        for change in clock_changes(clocks["before"], clocks["after"]):
+            after = await load.clocks()
+            self._journal.end_run({"ended_at": provenance.now(), "clocks_after": after})
+        for change in clock_changes(before, after):
             output.warn(f"a clock changed during the profile, {change}: fix it, or let it cool")
 
     async def _run(self, walk: Walk, load: Load, reader: StepLogReader, output: Output) -> None:

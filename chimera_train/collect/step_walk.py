@@ -64,10 +64,6 @@ class Walk:
         self.passes = 0
         self.spent_s = float(sum(entry["load_s"] for entry in entries.values()))
 
-    @property
-    def is_budget_spent(self) -> bool:
-        return self.spent_s >= self._settings.budget_s
-
     def missing(self) -> Iterator[tuple[str, Cell]]:
         """The batches to measure, with their keys; ends when all is known or the budget spent."""
         for number, cells in enumerate(self._plan):
@@ -79,7 +75,7 @@ class Walk:
                     continue
                 key = f"{number}/{index}"
                 if key not in self._entries:
-                    if self.is_budget_spent:
+                    if self.spent_s >= self._settings.budget_s:
                         return
                     yield key, cell
                     self.spent_s += self._entries[key]["load_s"]
@@ -94,9 +90,9 @@ class Walk:
     def _stop_precise(self) -> None:
         for kind, reason in self.stopped.items():
             half_width = self.precision.half_width_percent(kind)
-            if reason is None and half_width is not None:
-                if half_width <= self._settings.precision_percent:
-                    self.stopped[kind] = "precise"
+            is_known = half_width is not None and half_width <= self._settings.precision_percent
+            if reason is None and is_known:
+                self.stopped[kind] = "precise"
 
 
 def batch_key(entry: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from chimera_train.collect.step_walk import StepsSettings, batch_key
 from chimera_train.errors import ConfigError
 from chimera_train.output import Output
 from chimera_train.pool.launch import RunningEngine, running_pool
-from chimera_train.pool.schema import EngineSpec, Pool
+from chimera_train.pool.schema import EngineSpec, Launch, Pool
 
 __all__ = ["REGIMES", "StepsResult", "StepsSettings", "collect_steps"]
 
@@ -45,13 +45,13 @@ def collect_steps(
         EngineError: the engine did not start, died, or refused the load; what was measured is kept.
     """
     (spec,) = pool.select([engine])
-    _check_profilable(spec)
-    with open_journal(out, _identity(spec, settings), batch_key) as journal:
+    launch = _profilable(spec)
+    with open_journal(out, _identity(spec, launch, settings), batch_key) as journal:
         profile = Profile(out, spec.name, journal, settings)
         if profile.is_complete():
             output.info(f"{out} is complete: nothing to do.")
         else:
-            with _traced(pool, spec, out / "logs", output) as (running, log):
+            with _traced(pool, spec, launch, out / "logs", output) as (running, log):
                 profile.measure(running, log, output)
         result = profile.write()
     for shortcoming in _shortcomings(result):
@@ -59,7 +59,7 @@ def collect_steps(
     return result
 
 
-def _check_profilable(spec: EngineSpec) -> None:
+def _profilable(spec: EngineSpec) -> Launch:
     if spec.launch is None:
         raise ConfigError(
             f"Engine '{spec.name}' already runs (base_url), but profiling starts it with a tracer:"
@@ -70,15 +70,16 @@ def _check_profilable(spec: EngineSpec) -> None:
             f"Engine '{spec.name}' has a scheduler class of its own, which cannot be traced:"
             " remove launch.args.scheduler_cls."
         )
+    return spec.launch
 
 
-def _identity(spec: EngineSpec, settings: StepsSettings) -> dict[str, Any]:
+def _identity(spec: EngineSpec, launch: Launch, settings: StepsSettings) -> dict[str, Any]:
     """What decides which batches a profile holds; it may go on with more budget or precision."""
-    launch = spec.launch.model_dump(include={"args", "env"}) if spec.launch else {}
     return {
         "engine": spec.name,
         "model": spec.model,
-        **launch,
+        **{f"launch.args.{name}": value for name, value in launch.args.items()},
+        **{f"launch.env.{name}": value for name, value in launch.env.items()},
         "seed": settings.seed,
         "columns": list(COLUMNS),
         "tool_version": chimera_train.__version__,
@@ -87,7 +88,7 @@ def _identity(spec: EngineSpec, settings: StepsSettings) -> dict[str, Any]:
 
 @contextmanager
 def _traced(
-    pool: Pool, spec: EngineSpec, log_dir: Path, output: Output
+    pool: Pool, spec: EngineSpec, launch: Launch, log_dir: Path, output: Output
 ) -> Iterator[tuple[RunningEngine, Path]]:
     """The engine, started with the tracer, and the file that the tracer writes."""
     with tempfile.TemporaryDirectory(prefix="chimera-steps-") as directory:
@@ -101,14 +102,14 @@ def _traced(
             output=output,
             only=[spec.name],
             extra_args={"scheduler_cls": _SCHEDULER},
-            extra_env={FILE_VARIABLE: str(log), "PYTHONPATH": _python_path(spec, directory)},
+            extra_env={FILE_VARIABLE: str(log), "PYTHONPATH": _python_path(launch, directory)},
         ) as (running,):
             yield running, log
 
 
-def _python_path(spec: EngineSpec, directory: str) -> str:
-    own = spec.launch.env.get("PYTHONPATH") if spec.launch else None
-    return os.pathsep.join(filter(None, [directory, own or os.environ.get("PYTHONPATH")]))
+def _python_path(launch: Launch, directory: str) -> str:
+    own = launch.env.get("PYTHONPATH") or os.environ.get("PYTHONPATH")
+    return os.pathsep.join(filter(None, [directory, own]))
 
 
 def _shortcomings(result: StepsResult) -> Iterator[str]:
@@ -116,11 +117,11 @@ def _shortcomings(result: StepsResult) -> Iterator[str]:
     if not result.passes:
         yield "the budget was spent before the grid had been gone over once: raise --budget-s"
     for name, regime in result.regimes.items():
-        n_lengths, n_sizes = len(regime.prompt_lengths), len(regime.batch_sizes)
         if regime.stopped == "impossible":
             yield f"no {name} batch fits the engine: a model knows nothing about such steps"
-        elif min(n_lengths, n_sizes) < _ENOUGH_POINTS:
+        elif min(regime.n_prompt_lengths, regime.n_batch_sizes) < _ENOUGH_POINTS:
             yield (
-                f"{name} steps were seen with {n_lengths} prompt lengths and {n_sizes} batch sizes;"
-                f" a model that holds over context needs {_ENOUGH_POINTS} of each"
+                f"{name} batches had {regime.n_prompt_lengths} prompt lengths and"
+                f" {regime.n_batch_sizes} sizes; a model that holds over context needs"
+                f" {_ENOUGH_POINTS} of each"
             )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chimera_train.collect.journal import FILE_NAME, open_journal
+from chimera_train.collect.journal import FILE_NAME, differences, open_journal
 from chimera_train.errors import ConfigError, DataError
 
 SETTINGS = {"task": "numbers", "limit": 3, "workflow": {"stages": [1]}}
@@ -149,3 +149,21 @@ def test_a_run_that_stored_nothing_leaves_nothing_behind(tmp_path: Path) -> None
     (tmp_path / "old").mkdir()
     fill(tmp_path / "old")
     assert list((tmp_path / "old").iterdir()) == []
+
+
+def test_a_run_may_say_more_at_its_end(tmp_path: Path) -> None:
+    fill(tmp_path, "a")
+    with open_at(tmp_path) as journal:
+        journal.begin_run({"engine": "y"})
+        journal.append(piece("b"))
+        journal.end_run({"clock": 1})
+    with open_at(tmp_path) as journal:
+        assert journal.runs == [{"engine": "x"}, {"engine": "y", "clock": 1}]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"a": 1, "b": 2}, "b is 2, was None"), ({}, "a is None, was 1"), ({"a": 3}, "a is 3, was 1")],
+)
+def test_a_setting_that_was_added_or_removed_is_named(settings: Any, words: str) -> None:
+    assert differences({"a": 1}, settings) == words
