@@ -247,6 +247,9 @@ def test_the_tracer_records_what_vllm_schedules(
             if is_async and len(in_flight) < 2:
                 continue
         _finish(scheduler, *in_flight.popleft())
+        if not scheduler.has_unfinished_requests():
+            # Before the last reply is sent, even if an empty batch is still under way.
+            assert len(read_step_log(tmp_path / "steps.jsonl")[1]) == len(expected)
     scheduler.shutdown()
 
     engine, recorded = read_step_log(tmp_path / "steps.jsonl")
