@@ -69,6 +69,8 @@ def calibrate(
     json: JsonOption = False,
 ) -> None:
     """Fit a step-time model on measured steps and judge it on contexts and batches not seen."""
+    from chimera_train.collect.data_set import is_complete
+    from chimera_train.collect.provenance import FILE_NAME as PROVENANCE
     from chimera_train.files import write_json
     from chimera_train.latency import calibrate as calibration
     from chimera_train.latency.steps import read_steps
@@ -76,6 +78,11 @@ def calibrate(
 
     output = Output(as_json=json)
     measured = read_steps(steps, engine_name=engine_name, max_context=max_context)
+    if measured.source.with_name(PROVENANCE).is_file() and not is_complete(measured.source.parent):
+        output.warn(
+            f"{measured.source.parent} holds a part of a profile: run 'collect steps' again to"
+            " complete it"
+        )
     beside = measured.source.with_name("engine.json")
     engine = engine or (beside if beside.is_file() else None)
     if engine is None:

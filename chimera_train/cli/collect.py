@@ -1,7 +1,8 @@
 """``chimera-train collect``: traces of workflows, and step profiles of engines."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,7 +18,15 @@ from chimera_train.cli.common import (
 )
 from chimera_train.output import Output, table
 
+if TYPE_CHECKING:
+    from chimera_train.collect.step_data_set import StepsResult
+
 __all__ = ["register"]
+
+_COVERAGE = (
+    "n_prompt_lengths", "n_batch_sizes", "n_seqs", "step_tokens", "context_tokens",
+    "kv_blocks_used",
+)  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
@@ -125,7 +134,17 @@ def steps(
     budget_s: Annotated[
         float | None,
         typer.Option(
-            "--budget-s", show_default="60", help="With --engine: seconds of load after warm-up."
+            "--budget-s",
+            show_default="60",
+            help="With --engine: most seconds of load after warm-up.",
+        ),
+    ] = None,
+    precision_percent: Annotated[
+        float | None,
+        typer.Option(
+            "--precision-percent",
+            show_default="2",
+            help="With --engine: stop before that once the time of a batch is known to this.",
         ),
     ] = None,
     rounds: Annotated[
@@ -139,27 +158,29 @@ def steps(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure one engine's steps, or how engines share a device, for 'calibrate'."""
+    """Measure one engine's steps, or how engines share a device; run again to resume the former."""
     from chimera_train.errors import ConfigError
 
     output = Output(as_json=as_json, quiet=quiet)
     if (engine is None) == (together is None):
         raise ConfigError("Give exactly one of --engine and --together.")
     if together is not None:
-        if budget_s is not None:
-            raise ConfigError("--budget-s belongs to --engine: with --together give --rounds.")
+        for option, value in (("budget-s", budget_s), ("precision-percent", precision_percent)):
+            if value is not None:
+                raise ConfigError(f"--{option} belongs to --engine: with --together give --rounds.")
         _together(pool, together, out, rounds, params, track, output)
     elif engine is not None:
         if rounds is not None:
             raise ConfigError("--rounds belongs to --together: with --engine give --budget-s.")
-        _alone(pool, engine, out, budget_s, params, track, output)
+        options = {"budget_s": budget_s, "precision_percent": precision_percent}
+        _alone(pool, engine, out, options, params, track, output)
 
 
 def _alone(
     pool: Path,
     engine: str,
     out: Path,
-    budget_s: float | None,
+    options: Mapping[str, float | None],
     params: Path | None,
     track: str | None,
     output: Output,
@@ -168,21 +189,68 @@ def _alone(
     from chimera_train.collect.steps import StepsSettings, collect_steps
     from chimera_train.pool.schema import load_pool
 
-    options = {"budget_s": budget_s}
     settings = settings_from(params, "collect_steps", StepsSettings, "collect steps", options)
     what = {"engine": engine, **settings.model_dump()}
     with tracked(track, f"collect_steps {engine}", what) as run:
         result = collect_steps(load_pool(pool), engine, out, settings, output=output)
-        counts = {"steps": result.steps, "regimes": dict(result.regimes)}
+        regimes = result.regimes
+        figures = {
+            "steps": result.steps,
+            "passes": result.passes,
+            "regimes": {name: regime.steps for name, regime in regimes.items()},
+            "half_width_percent": {name: each.half_width_percent for name, each in regimes.items()},
+        }
         if run is not None:
-            run.metrics(counts)
+            run.metrics(figures)
             run.artifact(out / PROVENANCE)
     output.result(
-        {**counts, "device": result.engine.device, "out": str(out)},
-        table(["steps", *result.regimes], [[result.steps, *result.regimes.values()]]),
-        f"{result.engine.device}, vLLM {result.engine.vllm_version}",
+        {
+            **figures,
+            "stopped": {name: regime.stopped for name, regime in regimes.items()},
+            "coverage": {
+                name: {figure: getattr(regime, figure) for figure in _COVERAGE}
+                for name, regime in regimes.items()
+            },
+            "device": result.engine.device,
+            "out": str(out),
+        },
+        *_summary(result),
         f"wrote {out}",
     )
+
+
+def _summary(result: "StepsResult") -> list[Any]:
+    def span(seen: tuple[int, int] | None) -> str | None:
+        return None if seen is None else f"{seen[0]} to {seen[1]}"
+
+    engine = result.engine
+    rows = [
+        [
+            name,
+            regime.steps,
+            regime.half_width_percent,
+            regime.stopped,
+            span(regime.n_seqs),
+            span(regime.step_tokens),
+            span(regime.context_tokens),
+            regime.kv_blocks_used,
+        ]
+        for name, regime in result.regimes.items()
+    ]
+    limits = [
+        engine.max_num_seqs,
+        engine.max_num_batched_tokens,
+        engine.max_model_len,
+        engine.num_kv_blocks,
+    ]
+    return [
+        table(
+            ["regime", "steps", "± %", "stopped", "sequences", "tokens", "context", "KV blocks"],
+            [*rows, ["(engine's limit)", None, None, None, *limits]],
+        ),
+        f"{result.steps} steps, {result.passes} passes over the grid; {engine.device}, vLLM"
+        f" {engine.vllm_version}",
+    ]
 
 
 def _together(

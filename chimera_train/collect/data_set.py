@@ -17,7 +17,10 @@ from chimera_train.tasks.model import Question
 from chimera_train.traces.schemas import SCHEMA_VERSION
 from chimera_train.traces.store import write_table
 
-__all__ = ["Counts", "is_complete", "program_row", "stage_rows", "write_data_set"]
+__all__ = [
+    "Counts", "completed_programs", "is_complete", "program_id", "program_row", "stage_rows",
+    "write_data_set",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,21 @@ class Counts:
     @classmethod
     def of(cls, journal: Journal) -> "Counts":
         """Count what is in ``journal``."""
-        entries = journal.programs.values()
+        entries = journal.entries.values()
         errors = [entry["program"]["error"] for entry in entries]
         errors = [error for error in errors if error is not None]
         stages = sum(len(entry["stages"]) for entry in entries)
         return cls(len(entries), len(errors), stages, errors[0] if errors else None)
+
+
+def program_id(entry: Mapping[str, Any]) -> str:
+    """The program of a journal's entry, ``{"program": row, "stages": [row, ...]}``."""
+    return str(entry["program"]["program_id"])
+
+
+def completed_programs(journal: Journal) -> set[str]:
+    """Ids of the programs in ``journal`` that have no error."""
+    return {name for name, entry in journal.entries.items() if entry["program"]["error"] is None}
 
 
 def program_row(
@@ -96,9 +109,7 @@ def write_data_set(
     out: Path, journal: Journal, jobs: Sequence[Job], questions: Sequence[Question]
 ) -> None:
     """Write the programs of ``journal`` in the order of ``jobs``; the provenance last."""
-    entries = [
-        journal.programs[job.program_id] for job in jobs if job.program_id in journal.programs
-    ]
+    entries = [journal.entries[job.program_id] for job in jobs if job.program_id in journal.entries]
     write_table(out, "programs", [_with_time(entry["program"]) for entry in entries])
     write_table(out, "stages", [row for entry in entries for row in entry["stages"]])
     write_table(out, "questions", [_question_row(question) for question in questions])

@@ -1,77 +1,79 @@
-"""The journal of a collection: one line per finished program, so that no finished work is lost.
+"""The journal of a collection: one line per finished piece, so that no finished work is lost.
 
-A line is on the disk before its program counts as finished. The file starts with the settings it
-was collected under, and every run that adds to it leaves a line about itself. What a kill left half
-written at the end is dropped when the journal is next opened.
+A piece is a program of ``collect traces`` or a batch of ``collect steps``. Its line is on the disk
+before it counts as finished. The file starts with the settings it was collected under, and every
+run that adds to it leaves a line about itself, and may leave another at its end. What a kill left
+half written at the end is dropped when the journal is next opened.
 """
 
 import fcntl
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from chimera_train.errors import ConfigError, DataError
 
-__all__ = ["FILE_NAME", "Journal", "open_journal"]
+__all__ = ["FILE_NAME", "Journal", "differences", "open_journal"]
 
 FILE_NAME = "journal.jsonl"
 
 
 class Journal:
-    """The finished programs of one collection.
+    """The finished pieces of one collection.
 
     Attributes:
-        settings: what decides which programs belong to it.
-        programs: program id → ``{"program": row, "stages": [row, ...]}``; the latest of each.
-        runs: what each run that added programs said about itself, oldest first.
+        settings: what decides which pieces belong to it.
+        entries: every piece under its key, oldest first; the latest of each key.
+        runs: what each run that added pieces said about itself, oldest first.
     """
 
-    def __init__(self, file: IO[bytes], settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, file: IO[bytes], settings: Mapping[str, Any], key: Callable[[Any], str]
+    ) -> None:
         self.settings = dict(settings)
-        self.programs: dict[str, dict[str, Any]] = {}
+        self.entries: dict[str, dict[str, Any]] = {}
         self.runs: list[dict[str, Any]] = []
         self._file = file
+        self._key = key
         self._pending: list[dict[str, Any]] = []
         self._lock = threading.Lock()
         stored = self._read()
-        if not self.programs:
-            # Nothing to lose: a run that stored no program does not bind the next one.
+        if not self.entries:
+            # Nothing to lose: a run that stored nothing does not bind the next one.
             file.truncate(0)
             self.runs.clear()
             self._pending.append({"settings": dict(settings)})
         elif stored != settings:
             raise ConfigError(
-                f"{file.name} was collected with other settings: {_differences(stored, settings)}."
+                f"{file.name} was collected with other settings: {differences(stored, settings)}."
                 " Use the same settings or another --out."
             )
 
-    def completed(self) -> set[str]:
-        """Ids of the programs that have no error."""
-        return {
-            program_id
-            for program_id, entry in self.programs.items()
-            if entry["program"]["error"] is None
-        }
-
     def begin_run(self, facts: Mapping[str, Any]) -> None:
-        """Note ``facts`` about this run; they are written with its first program."""
+        """Note ``facts`` about this run; they are written with its first piece."""
         self._pending.append({"run": dict(facts)})
 
-    def append(self, program: Mapping[str, Any], stages: list[dict[str, Any]]) -> None:
-        """Store one program with its stages; returns once it is on the disk. Thread-safe."""
-        entry = {"program": dict(program), "stages": stages}
+    def end_run(self, facts: Mapping[str, Any]) -> None:
+        """Add ``facts`` to what this run, which has stored a piece, said about itself."""
+        self._write([{"ended": dict(facts)}])
+        self.runs[-1] |= facts
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Store one piece; returns once it is on the disk. Thread-safe."""
         with self._lock:
-            lines = [*self._pending, entry]
-            self._file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            self._write([*self._pending, dict(entry)])
             self.runs += [line["run"] for line in self._pending if "run" in line]
             self._pending.clear()
-            self.programs[program["program_id"]] = entry
+            self.entries[self._key(entry)] = dict(entry)
+
+    def _write(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        self._file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
     def _read(self) -> Any:
         settings: Any = None
@@ -86,9 +88,11 @@ class Journal:
                     settings = entry["settings"]
                 elif "run" in entry:
                     self.runs.append(entry["run"])
+                elif "ended" in entry:
+                    self.runs[-1] |= entry["ended"]
                 else:
-                    self.programs[entry["program"]["program_id"]] = entry
-            except (ValueError, KeyError, TypeError) as error:
+                    self.entries[self._key(entry)] = entry
+            except (ValueError, LookupError, TypeError) as error:
                 raise DataError(
                     f"{self._file.name}:{number} is not a line of a collection journal: restore "
                     "the file or collect into another --out."
@@ -99,13 +103,20 @@ class Journal:
 
 
 @contextmanager
-def open_journal(directory: Path, settings: Mapping[str, Any]) -> Iterator[Journal]:
+def open_journal(
+    directory: Path, settings: Mapping[str, Any], key: Callable[[Any], str]
+) -> Iterator[Journal]:
     """Open the journal in ``directory`` for this process alone, making both if need be.
 
-    ``settings`` are everything that decides which programs the data set holds; JSON values.
+    If nothing is ever stored, neither stays behind.
+
+    Args:
+        directory: of the data set.
+        settings: everything that decides which pieces it holds; JSON values.
+        key: what tells a stored piece from others.
 
     Raises:
-        ConfigError: the directory cannot be written, holds programs of other settings or another
+        ConfigError: the directory cannot be written, holds pieces of other settings or another
             data set, or another process is collecting into it.
         DataError: the journal is damaged before its last line.
     """
@@ -113,6 +124,7 @@ def open_journal(directory: Path, settings: Mapping[str, Any]) -> Iterator[Journ
     is_new = not path.exists() or path.stat().st_size == 0
     if is_new and (directory / "provenance.json").exists():
         raise ConfigError(f"{directory} holds another data set: choose another --out.")
+    is_made = not directory.exists()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         file = path.open("a+b")
@@ -128,16 +140,24 @@ def open_journal(directory: Path, settings: Mapping[str, Any]) -> Iterator[Journ
                 f"Another process is collecting into {directory}: wait for it or choose another "
                 "--out."
             ) from error
-        yield Journal(file, settings)
+        journal = Journal(file, settings, key)
+        try:
+            yield journal
+        finally:
+            if not journal.entries:
+                path.unlink(missing_ok=True)
+                if is_made and not any(directory.iterdir()):
+                    directory.rmdir()
 
 
-def _differences(stored: Any, settings: Mapping[str, Any]) -> str:
+def differences(stored: Any, settings: Mapping[str, Any]) -> str:
+    """Which values of ``settings`` are not the stored ones, in words."""
     if not isinstance(stored, dict):
         return "it does not name them"
     return ", ".join(
         f"{name} differs"
-        if isinstance(settings[name], dict)
-        else f"{name} is {settings[name]!r}, was {stored.get(name)!r}"
-        for name in sorted(settings)
-        if stored.get(name) != settings[name]
+        if isinstance(settings.get(name), dict)
+        else f"{name} is {settings.get(name)!r}, was {stored.get(name)!r}"
+        for name in sorted({*settings, *stored})
+        if stored.get(name) != settings.get(name)
     )

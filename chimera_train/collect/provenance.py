@@ -1,15 +1,13 @@
 """Where a data set comes from: the tool, the engines and their models, and the device."""
 
 import hashlib
-import shutil
-import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from chimera_train import __version__
-from chimera_train.collect.device import cpu_name
+from chimera_train.collect.device import command_lines, device_name
 from chimera_train.errors import ConfigError
 from chimera_train.pool.launch import RunningEngine
 from chimera_train.pool.models import tokenizer_file
@@ -18,8 +16,6 @@ from chimera_train.pool.probe import vllm_version
 __all__ = ["FILE_NAME", "describe_run", "now", "require_new", "tokenizer_path"]
 
 FILE_NAME = "provenance.json"
-
-_TIMEOUT_S = 10.0
 
 
 def describe_run(engines: Sequence[RunningEngine]) -> dict[str, Any]:
@@ -33,7 +29,7 @@ def describe_run(engines: Sequence[RunningEngine]) -> dict[str, Any]:
         "tool_version": __version__,
         "git_commit": _git_commit(),
         "started_at": now(),
-        "device": _device() if any(engine.spec.launch for engine in engines) else None,
+        "device": device_name() if any(engine.spec.launch for engine in engines) else None,
         "engines": {engine.spec.name: _describe(engine) for engine in engines},
     }
 
@@ -92,25 +88,5 @@ def _sha256(paths: Sequence[Path]) -> str | None:
 
 def _git_commit() -> str | None:
     """The commit that is checked out where the command runs: that of the user's settings."""
-    commit = _lines(["git", "rev-parse", "HEAD"])
+    commit = command_lines(["git", "rev-parse", "HEAD"])
     return commit[0] if commit else None
-
-
-def _device() -> str:
-    """The GPUs of this machine, or else its CPU."""
-    gpus = _lines(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"])
-    return f"{gpus[0]} x{len(gpus)}" if gpus else cpu_name()
-
-
-def _lines(command: list[str]) -> list[str]:
-    """What a command prints; nothing if it is not installed or fails."""
-    executable = shutil.which(command[0])
-    if executable is None:
-        return []
-    try:
-        done = subprocess.run(
-            [executable, *command[1:]], capture_output=True, text=True, timeout=_TIMEOUT_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return done.stdout.splitlines() if done.returncode == 0 else []

@@ -10,7 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["COLUMNS", "FILE_VARIABLE", "BatchShape", "StepLog", "batch_shape", "read_step_log"]
+__all__ = [
+    "COLUMNS", "FILE_VARIABLE", "BatchShape", "StepLog", "StepLogReader", "batch_shape",
+    "read_step_log", "regime_of",
+]  # fmt: skip
 
 #: Names the file to an engine that is started with the tracing scheduler.
 FILE_VARIABLE = "CHIMERA_STEPS_FILE"
@@ -107,13 +110,45 @@ class StepLog:
         self._file.close()
 
 
+class StepLogReader:
+    """Reads a log while it is written.
+
+    Attributes:
+        engine: the description of the engine.
+
+    Raises:
+        ValueError: the file is not one that ``StepLog`` writes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with path.open("rb") as file:
+            header = json.loads(file.readline())
+            self._position = file.tell()
+        self.engine: dict[str, Any] = header["engine"]
+        self._columns = header["columns"]
+
+    def new_steps(self) -> list[dict[str, Any]]:
+        """The steps since the last call; a last line that is not whole yet is left for the next."""
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            lines = [line for line in file if line.endswith(b"\n")]
+        self._position += sum(map(len, lines))
+        return [dict(zip(self._columns, json.loads(line), strict=True)) for line in lines]
+
+
 def read_step_log(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The engine's description and its steps; a last line that was cut short is left out.
 
     Raises:
         ValueError: the file is not one that ``StepLog`` writes.
     """
-    with path.open(encoding="utf-8") as file:
-        header = json.loads(file.readline())
-        rows = [json.loads(line) for line in file if line.endswith("\n")]
-    return header["engine"], [dict(zip(header["columns"], row, strict=True)) for row in rows]
+    reader = StepLogReader(path)
+    return reader.engine, reader.new_steps()
+
+
+def regime_of(step: Mapping[str, Any]) -> str:
+    """``decode_only``, ``prefill_only`` or ``mixed``."""
+    if step["prefill_tokens"] == 0:
+        return "decode_only"
+    return "mixed" if step["decode_tokens"] else "prefill_only"

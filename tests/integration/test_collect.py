@@ -22,6 +22,7 @@ from pandas.testing import assert_frame_equal
 from chimera_train.collect.jobs import CollectSettings
 from chimera_train.collect.sharing import decode_together
 from chimera_train.collect.step_log import FILE_VARIABLE, batch_shape, read_step_log
+from chimera_train.collect.step_walk import steps_of
 from chimera_train.collect.steps import REGIMES, StepsSettings, collect_steps
 from chimera_train.collect.traces import collect_traces
 from chimera_train.errors import EngineError
@@ -146,8 +147,11 @@ def test_a_profile_has_all_regimes_and_the_engine_as_it_resolved(tmp_path: Path)
     is_prefill, is_decode = table["prefill_tokens"] > 0, table["decode_tokens"] > 0
     assert (is_prefill | is_decode).all()
     counts = (~is_prefill).sum(), (~is_decode).sum(), (is_prefill & is_decode).sum()
-    assert tuple(result.regimes[regime] for regime in REGIMES) == counts
+    assert tuple(result.regimes[regime].steps for regime in REGIMES) == counts
     assert min(counts) >= 10
+    for regime in result.regimes.values():
+        assert min(regime.n_prompt_lengths, regime.n_batch_sizes) >= 4
+        assert regime.half_width_percent is None or regime.half_width_percent > 0
 
     info = EngineInfo.model_validate(read_json(tmp_path / "engine.json"))
     assert info == result.engine
@@ -169,7 +173,16 @@ def test_a_profile_has_all_regimes_and_the_engine_as_it_resolved(tmp_path: Path)
     n = first["prefill_tokens"]
     assert len(first) > 0
     assert (first["prefill_attn"] == n * (n + 1) / 2).all()
-    assert read_json(tmp_path / "provenance.json")["counts"]["warm_up"] > 0
+    assert read_json(tmp_path / "provenance.json")["counts"]["steps"] == result.steps
+    # Every token that was asked for is there, of every batch: no step is lost between two batches.
+    journal = (tmp_path / "journal.jsonl").read_text().splitlines()
+    for batch in (entry for entry in map(json.loads, journal) if "batch" in entry):
+        cell, steps = batch["cell"], steps_of(batch)
+        wanted = cell["n_seqs"] * cell["prompt_tokens"]
+        prefilled = sum(step["prefill_tokens"] for step in steps)
+        assert (prefilled == wanted) if cell["kind"] != "mixed" else (prefilled >= wanted)
+        decoded = sum(step["decode_tokens"] for step in steps)
+        assert decoded == cell["n_seqs"] * (cell["output_tokens"] - 1)
 
 
 def test_three_busy_engines_are_predicted_by_the_sharing_curve(tmp_path: Path) -> None:
@@ -234,6 +247,9 @@ def test_the_tracer_records_what_vllm_schedules(
             if is_async and len(in_flight) < 2:
                 continue
         _finish(scheduler, *in_flight.popleft())
+        if not scheduler.has_unfinished_requests():
+            # Before the last reply is sent, even if an empty batch is still under way.
+            assert len(read_step_log(tmp_path / "steps.jsonl")[1]) == len(expected)
     scheduler.shutdown()
 
     engine, recorded = read_step_log(tmp_path / "steps.jsonl")

@@ -170,6 +170,8 @@ def test_bad_input_is_exit_code_2_and_writes_nothing(
         (["--engine", "one", "--together", "gpu"], "exactly one of --engine and --together"),
         (["--engine", "one", "--rounds", "3"], "--rounds belongs to --together"),
         (["--together", "gpu", "--budget-s", "3"], "--budget-s belongs to --engine"),
+        (["--together", "gpu", "--precision-percent", "3"], "--precision-percent belongs to"),
+        (["--engine", "one", "--precision-percent", "0"], "precision_percent: input should be"),
         (["--together", "gpu", "--rounds", "1"], "rounds: input should be greater than or equal"),
         (["--together", "typo"], "no device group 'typo': it has gpu, single"),
         (["--together", "single"], "nothing to measure together"),

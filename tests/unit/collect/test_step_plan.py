@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chimera_train.collect.step_plan import Cell, plan_cells
+from chimera_train.collect.step_plan import Cell, is_repeat, plan_cells, plan_passes
 from chimera_train.errors import ConfigError
 from chimera_train.pool.schema import EngineInfo
 
-# 5 x 5 cells in three regimes, but a mixed cell of max_num_seqs has no place for arrivals.
-FIRST_PASS = 70
+# 5 x 5 cells in three regimes.
+FIRST_PASS = 75
 
 
 def engine(
@@ -59,10 +59,48 @@ def test_the_regimes_come_in_turn_from_the_start() -> None:
     assert {cell.kind for cell in cells(engine(), 3)} == {"decode", "prefill", "mixed"}
 
 
-def test_later_passes_see_sizes_between_the_points() -> None:
-    later = cells(engine(), 400)[FIRST_PASS:]
+def passes(info: EngineInfo, n: int, max_prompt_tokens: float = 1e9) -> list[list[Cell]]:
+    return list(islice(plan_passes(info, max_prompt_tokens, np.random.default_rng(0)), n))
+
+
+def test_every_other_pass_is_the_grid_again_in_another_order() -> None:
+    first, _, third, _, fifth = passes(engine(), 5)
+    assert [is_repeat(number) for number in range(5)] == [True, False, True, False, True]
+    assert Counter(first) == Counter(third) == Counter(fifth)
+    assert max(Counter(first).values()) == 1
+    assert first != third
+
+
+def test_the_passes_between_see_sizes_between_the_points() -> None:
+    later = [cell for cells in passes(engine(), 8)[1::2] for cell in cells]
     assert len({cell.prompt_tokens for cell in later}) > 50
     assert len({cell.n_seqs for cell in later}) > 15
+
+
+def test_prompts_of_every_length_arrive_at_batches_of_every_size() -> None:
+    mixed = [cell for cell in passes(engine(), 1)[0] if cell.kind == "mixed"]
+    for attribute in ("n_seqs", "prompt_tokens"):
+        pairs = {(getattr(cell, attribute), cell.arriving_tokens) for cell in mixed}
+        assert len(pairs) == 25
+
+
+def test_each_length_is_seen_with_as_many_sequences_as_the_kv_cache_holds() -> None:
+    decode = [cell for cell in passes(engine(num_kv_blocks=101), 1)[0] if cell.kind == "decode"]
+    most = dict.fromkeys({cell.prompt_tokens for cell in decode}, 0)
+    for cell in decode:
+        most[cell.prompt_tokens] = max(most[cell.prompt_tokens], cell.n_seqs)
+    assert most == {16: 32, 37: 25, 88: 14, 205: 7, 480: 3}
+
+
+def test_prompts_longer_than_the_token_budget_are_there_for_any_budget() -> None:
+    info = engine(max_model_len=4096)
+    chunked = [cell for cell in passes(info, 1, 600)[0] if cell.prompt_tokens > 512]
+    assert {cell.kind for cell in chunked} == {"decode", "prefill", "mixed"}
+    assert {cell.n_seqs for cell in chunked} == {1}
+
+
+def test_an_engine_of_one_sequence_has_no_mixed_batch() -> None:
+    assert {cell.kind for cell in passes(engine(max_num_seqs=1), 1)[0]} == {"decode", "prefill"}
 
 
 def test_the_order_depends_on_the_seed_alone() -> None:

@@ -273,6 +273,16 @@ def test_without_engine_json_figures_but_no_usable_model(tmp_path: Path, steps_f
         StepTimeModel.load(out)
 
 
+@pytest.mark.parametrize(("status", "is_said"), [("partial", True), ("complete", False)])
+def test_a_profile_that_was_cut_short_is_used_and_said(
+    tmp_path: Path, steps_frame: Make, status: str, is_said: bool
+) -> None:
+    write_table(tmp_path, "steps", steps_frame().to_dict("records"))
+    write_json(tmp_path / "provenance.json", {"status": status})
+    _, stderr = run("--steps", tmp_path, "--out", tmp_path / "model.json")
+    assert ("holds a part of a profile" in stderr) is is_said
+
+
 def test_bad_input_writes_nothing(tmp_path: Path, steps_frame: Make, engine: EngineInfo) -> None:
     frame = steps_frame(300)
     plain = tmp_path / "plain.csv"

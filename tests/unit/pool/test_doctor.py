@@ -3,6 +3,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,14 @@ def test_a_server_that_does_not_import_points_at_torchvision_if_there_is_one() -
     assert "torchvision::nms" in check.detail
     assert "uninstall torchvision torchaudio torchcodec" in check.fix
     assert "uninstall" not in checks(found=Installation(**broken))["vllm"].fix
+
+
+def test_a_vllm_that_was_not_tested_is_a_warning() -> None:
+    assert checks(found=replace(CPU, vllm="0.32.7+cpu"))["vllm"].status == "ok"
+    for version in ("0.33.0", "0.3.2", "1.32.0"):
+        check = checks(found=replace(CPU, vllm=version))["vllm"]
+        assert check.status == "warn"
+        assert "use 0.32, which was tested" in check.fix
 
 
 def test_gpus() -> None:

@@ -1,0 +1,1 @@
+"""A stand-in for vLLM: what `python -m vllm.entrypoints.openai.api_server` runs in unit tests."""
