@@ -5,8 +5,8 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import openai
 from pydantic import Field
 
 import chimera_train
-from chimera_train.collect import provenance
+from chimera_train.collect import black_box, provenance
 from chimera_train.collect.alive import require_alive
 from chimera_train.collect.runner import Endpoint, open_endpoint
 from chimera_train.collect.step_log import FILE_VARIABLE, read_step_log
@@ -66,20 +66,80 @@ class StepsResult:
 def collect_steps(
     pool: Pool, engine: str, out: Path, settings: StepsSettings, *, output: Output
 ) -> StepsResult:
-    """Start one engine alone with the step tracer, put a designed load on it, write its steps.
+    """Put a designed load on one engine alone and write its steps.
+
+    An engine with ``launch`` is started with the step tracer; one that runs already is profiled by
+    the times at which its tokens arrive (:mod:`chimera_train.collect.black_box`).
 
     Writes ``steps.parquet`` without the warm-up, ``engine.json``, and ``provenance.json`` last.
     Prompts are random tokens, so that a prefix cache finds nothing and every prefill is computed.
 
     Raises:
-        ConfigError: an unknown engine or one that is not started here, a directory that holds a
-            data set or cannot be written, an engine too small to profile, or a budget too small
-            for every regime to be seen.
-        EngineError: the engine did not start, died, or refused the load.
+        ConfigError: an unknown engine or one whose configuration cannot be known, a directory that
+            holds a data set or cannot be written, an engine too small to profile, or a budget too
+            small for every regime to be seen.
+        EngineError: the engine did not start, died, refused the load, or served others meanwhile.
     """
     (spec,) = pool.select([engine])
     _check_profilable(spec)
     provenance.require_new(out)
+    measure = _trace if spec.launch is not None else _time_tokens
+    measured = measure(pool, spec, out, settings, output)
+    regimes = Counter(map(_regime, measured.steps))
+    missing = [regime for regime in REGIMES if not regimes[regime]]
+    if missing:
+        raise ConfigError(
+            f"No {' and no '.join(missing)} step in {settings.budget_s:g} s: raise --budget-s"
+            " (mixed steps also need max_num_seqs above 1)."
+        )
+    write_table(out, "steps", [_row(engine, step) for step in measured.steps])
+    write_json(out / "engine.json", measured.info.model_dump())
+    write_json(
+        out / provenance.FILE_NAME,
+        {
+            "schema_version": SCHEMA_VERSION,
+            "status": "complete",
+            "source": measured.source,
+            "settings": {"engine": engine, **settings.model_dump()},
+            "counts": {"steps": len(measured.steps), **measured.counts, **regimes},
+            "runs": [measured.run],
+            **measured.notes,
+            "ended_at": provenance.now(),
+        },
+    )
+    return StepsResult(measured.info, {regime: regimes[regime] for regime in REGIMES})
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Steps of an engine, by whichever of the two ways, and what the provenance says of them."""
+
+    info: EngineInfo
+    run: Mapping[str, Any]
+    source: str
+    steps: Sequence[Mapping[str, Any]]
+    counts: Mapping[str, int]
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _time_tokens(
+    pool: Pool, spec: EngineSpec, out: Path, settings: StepsSettings, output: Output
+) -> _Measured:
+    with running_pool(pool, log_dir=out / "logs", output=output, only=[spec.name]) as (running,):
+        run = provenance.describe_run([running])
+        info = black_box.describe_engine(running)
+        profile = black_box.profile(
+            running, info, budget_s=settings.budget_s, seed=settings.seed, output=output
+        )
+    counts = {"unclear": profile.unclear}
+    return _Measured(
+        info, run, "blackbox", profile.rows, counts, {"http_floor_ms": profile.floor_ms}
+    )
+
+
+def _trace(
+    pool: Pool, spec: EngineSpec, out: Path, settings: StepsSettings, output: Output
+) -> _Measured:
     with tempfile.TemporaryDirectory(prefix="chimera-steps-") as directory:
         log = Path(directory) / "steps.jsonl"
         # The engine's interpreter may be another one, without this package.
@@ -89,7 +149,7 @@ def collect_steps(
             pool,
             log_dir=out / "logs",
             output=output,
-            only=[engine],
+            only=[spec.name],
             extra_args={"scheduler_cls": _SCHEDULER},
             extra_env={FILE_VARIABLE: str(log), "PYTHONPATH": _python_path(spec, directory)},
         ) as (running,):
@@ -100,36 +160,13 @@ def collect_steps(
             start_s = _profile(running, info, vocabulary, settings, output)
         _, steps = read_step_log(log)
     kept = [step for step in steps if step["end_s"] > start_s]
-    regimes = Counter(_regime(step) for step in kept)
-    missing = [regime for regime in REGIMES if not regimes[regime]]
-    if missing:
-        raise ConfigError(
-            f"No {' and no '.join(missing)} step in {settings.budget_s:g} s: raise --budget-s"
-            " (mixed steps also need max_num_seqs above 1)."
-        )
-    write_table(out, "steps", [_row(engine, step) for step in kept])
-    write_json(out / "engine.json", info.model_dump())
-    write_json(
-        out / provenance.FILE_NAME,
-        {
-            "schema_version": SCHEMA_VERSION,
-            "status": "complete",
-            "settings": {"engine": engine, **settings.model_dump()},
-            "counts": {"steps": len(kept), "warm_up": len(steps) - len(kept), **regimes},
-            "runs": [run],
-            "ended_at": provenance.now(),
-        },
-    )
-    return StepsResult(info, {regime: regimes[regime] for regime in REGIMES})
+    return _Measured(info, run, "tracer", kept, {"warm_up": len(steps) - len(kept)})
 
 
 def _check_profilable(spec: EngineSpec) -> None:
     if spec.launch is None:
-        raise ConfigError(
-            f"Engine '{spec.name}' already runs (base_url), but profiling starts it with a tracer:"
-            " give it 'launch' instead."
-        )
-    if "scheduler_cls" in {name.replace("-", "_") for name in spec.launch.args}:
+        black_box.require_declared(spec)
+    elif "scheduler_cls" in {name.replace("-", "_") for name in spec.launch.args}:
         raise ConfigError(
             f"Engine '{spec.name}' has a scheduler class of its own, which cannot be traced:"
             " remove launch.args.scheduler_cls."

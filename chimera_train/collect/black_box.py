@@ -1,0 +1,330 @@
+"""Profiling an engine that is only reached over HTTP: streamed requests, and when tokens arrive.
+
+The grid of batches is that of :mod:`chimera_train.collect.step_plan`, with two differences. Prompts
+are prefilled one at a time, since requests that are sent together may be computed together or one
+after another. And a batch decodes longer, since only steps in which all of it decodes are measured.
+What is made of the arrival times says :mod:`chimera_train.collect.token_times`.
+
+The engine must be idle: what it did for others is noticed, and the profile refused.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from statistics import median
+
+import httpx2
+import numpy as np
+import openai
+
+from chimera_train.collect.alive import require_alive
+from chimera_train.collect.runner import Endpoint, open_endpoint
+from chimera_train.collect.step_plan import Cell, plan_cells
+from chimera_train.collect.token_times import (
+    Row,
+    decode_row,
+    floor_s,
+    mixed_row,
+    prefill_row,
+)
+from chimera_train.errors import ConfigError, EngineError
+from chimera_train.output import Output
+from chimera_train.pool.launch import RunningEngine
+from chimera_train.pool.probe import metric_samples, served_models, vllm_version
+from chimera_train.pool.schema import Declared, EngineInfo, EngineSpec
+from chimera_train.relay.events import EventSplitter
+
+__all__ = ["HttpProfile", "describe_engine", "profile", "require_declared"]
+
+# No cell of several requests may take more of the budget than this for its prompts alone.
+_CELL_SHARE = 0.05
+_PROBE_TOKENS = 8  # of a request that shows the floor
+_REPEATS = 3  # of a prompt that is alone
+_APART_TOKENS = 4  # that a batch decodes between two prompts that arrive
+_POLL_S = 0.001
+_LARGEST_VOCABULARY_BITS = 16
+_SMALLEST_VOCABULARY_BITS = 4
+_SETTLED_S = 2.0  # until an engine has counted what it has answered
+
+
+@dataclass(frozen=True, slots=True)
+class HttpProfile:
+    """What was measured.
+
+    Attributes:
+        rows: of the table ``steps``; a row of decoding is the mean of several steps alike.
+        floor_ms: quartiles of what a request costs beside its steps (see ``token_times``).
+        unclear: batches and prompts whose arrival times did not show a step.
+    """
+
+    rows: list[Row]
+    floor_ms: list[float]
+    unclear: int
+
+
+def require_declared(spec: EngineSpec) -> Declared:
+    """What the pool file says of an engine that runs already.
+
+    Raises:
+        ConfigError: nothing.
+    """
+    if spec.declared is None:
+        raise ConfigError(
+            f"Engine '{spec.name}' already runs (base_url), and HTTP does not show its"
+            f" {', '.join(Declared.model_fields)}: say in the pool file, under 'declared', what it"
+            " was started with."
+        )
+    return spec.declared
+
+
+def describe_engine(engine: RunningEngine) -> EngineInfo:
+    """The engine's configuration: what it shows over HTTP, and what the pool file declares.
+
+    Raises:
+        ConfigError: the pool file declares nothing.
+        EngineError: it is busy, or does not show what one vLLM engine does.
+    """
+    name, declared = engine.spec.name, require_declared(engine.spec)
+    samples = metric_samples(engine.base_url, name)
+    caches = [sample.labels for sample in samples if sample.name == "vllm:cache_config_info"]
+    requests = sum(
+        sample.value
+        for sample in samples
+        if sample.name in {"vllm:num_requests_running", "vllm:num_requests_waiting"}
+    )
+    if requests:
+        raise EngineError(
+            f"Engine '{name}' is serving {requests:g} requests of others: profile it while it is"
+            " idle."
+        )
+    try:
+        (cache,) = caches
+        return EngineInfo.model_validate(
+            {
+                **declared.model_dump(),
+                "model": engine.spec.model,
+                "vllm_version": vllm_version(engine.base_url),
+                "max_model_len": served_models(engine.base_url, name)[engine.served_model],
+                "block_size": int(cache["block_size"]),
+                "num_kv_blocks": int(cache["num_gpu_blocks"]),
+                "enable_prefix_caching": cache["enable_prefix_caching"] == "True",
+            }
+        )
+    except (KeyError, ValueError) as error:
+        raise EngineError(
+            f"Engine '{name}' does not show max_model_len in /v1/models and the KV cache of one"
+            f" engine in /metrics ({error}): a profile over HTTP needs a vLLM server, without data"
+            " parallelism."
+        ) from error
+
+
+def profile(
+    engine: RunningEngine, info: EngineInfo, *, budget_s: float, seed: int, output: Output
+) -> HttpProfile:
+    """Put the load on ``engine`` for ``budget_s`` after warming up.
+
+    Raises:
+        ConfigError: the engine is too small to profile.
+        EngineError: it died, refused or cut a request, or served others meanwhile.
+    """
+    before = _prompt_tokens(engine)
+    try:
+        load = asyncio.run(_measure(engine, info, budget_s, np.random.default_rng(seed), output))
+    except (openai.APIError, httpx2.TransportError) as error:
+        require_alive(engine)
+        raise EngineError(
+            f"Engine '{engine.spec.name}' refused a profiling request: {error}."
+        ) from error
+    _require_undisturbed(engine, before + load.sent_tokens)
+    rows, unclear = load.rows()
+    floors_ms = [1000 * seconds for seconds in load.floors_s]
+    return HttpProfile(rows, np.quantile(floors_ms, [0.25, 0.5, 0.75]).tolist(), unclear)
+
+
+def _prompt_tokens(engine: RunningEngine) -> float:
+    samples = metric_samples(engine.base_url, engine.spec.name)
+    return sum(sample.value for sample in samples if sample.name == "vllm:prompt_tokens_total")
+
+
+def _require_undisturbed(engine: RunningEngine, expected: float) -> None:
+    deadline = time.monotonic() + _SETTLED_S
+    while (counted := _prompt_tokens(engine)) < expected and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if counted != expected:
+        raise EngineError(
+            f"Engine '{engine.spec.name}' computed {counted - expected:+g} prompt tokens beside the"
+            " profile's: profile it while nobody else uses it."
+        )
+
+
+async def _measure(
+    engine: RunningEngine,
+    info: EngineInfo,
+    budget_s: float,
+    rng: np.random.Generator,
+    output: Output,
+) -> "_Load":
+    async with open_endpoint(engine.base_url, engine.served_model) as endpoint:
+        load = _Load(endpoint, info, rng)
+        rate = await load.warm_up()
+        cells = plan_cells(info, rate * budget_s * _CELL_SHARE, rng)
+        start_s = time.monotonic()
+        with output.progress() as progress:
+            line = progress.add_task(engine.spec.name, total=round(budget_s), note="s")
+            while (elapsed_s := time.monotonic() - start_s) < budget_s:
+                await load.run(next(cells))
+                progress.update(line, completed=int(elapsed_s))
+    return load
+
+
+class _Load:
+    """Sends batches of random prompts, and keeps what their tokens' times show.
+
+    Attributes:
+        sent_tokens: prompt tokens of all requests.
+        floors_s: what a request costs beside its steps, once for each prefill measured.
+    """
+
+    def __init__(self, endpoint: Endpoint, info: EngineInfo, rng: np.random.Generator) -> None:
+        self.sent_tokens = 0
+        self.floors_s: list[float] = []
+        self._endpoint = endpoint
+        self._info = info
+        self._rng = rng
+        self._vocabulary = 1
+        self._batches: list[Row | None] = []
+        self._prefills: list[tuple[float, int]] = []
+
+    async def warm_up(self) -> float:
+        """Touch all regimes once; prompt tokens per second of a prefill."""
+        info = self._info
+        await self._find_vocabulary()
+        tokens = min(info.max_num_batched_tokens, info.max_model_len // 2)
+        if info.max_num_seqs > 1:
+            await self._mixed(Cell("mixed", 1, tokens, 16, tokens))
+        await self._floor_s()
+        self._batches.clear()
+        return tokens / await self._ttft_s(tokens)
+
+    async def run(self, cell: Cell) -> None:
+        """Run one cell to its end."""
+        await {"decode": self._decode, "prefill": self._prefill, "mixed": self._mixed}[cell.kind](
+            cell
+        )
+
+    def rows(self) -> tuple[list[Row], int]:
+        """What was measured, and how many measurements showed nothing."""
+        floor = median(self.floors_s) if self.floors_s else 0.0
+        budget = self._info.max_num_batched_tokens
+        prefills = [prefill_row(ttft_s, floor, n, budget) for ttft_s, n in self._prefills]
+        found = [row for row in self._batches + prefills if row is not None]
+        rows = [{"step": step, **row} for step, row in enumerate(found)]
+        return rows, len(self._batches) + len(prefills) - len(rows)
+
+    async def _decode(self, cell: Cell) -> None:
+        times = _no_tokens(cell)
+        await self._send(times, cell.prompt_tokens, self._output_tokens(cell))
+        self._batches.append(decode_row(times, cell.prompt_tokens))
+
+    async def _mixed(self, cell: Cell) -> None:
+        times, arrivals_s = _no_tokens(cell), []
+        arriving = min(cell.arriving_tokens, self._info.max_num_batched_tokens - cell.n_seqs)
+        batch = asyncio.create_task(
+            self._send(times, cell.prompt_tokens, self._output_tokens(cell))
+        )
+        wanted = _APART_TOKENS
+        while not batch.done():
+            if min(map(len, times)) < wanted:
+                await asyncio.sleep(_POLL_S)
+                continue
+            arrival: list[list[float]] = [[]]
+            await self._send(arrival, arriving, 1)
+            arrivals_s.append(arrival[0][0])
+            wanted = min(map(len, times)) + _APART_TOKENS
+        await batch
+        self._batches.append(mixed_row(times, cell.prompt_tokens, arrivals_s, arriving))
+
+    async def _prefill(self, cell: Cell) -> None:
+        n, budget = cell.prompt_tokens, self._info.max_num_batched_tokens
+        n -= n % budget if n > budget else 0
+        floors_s, ttfts_s = [], []
+        for _ in range(_REPEATS):
+            floors_s.append(await self._floor_s())
+            ttfts_s.append(await self._ttft_s(n))
+        self.floors_s.append(median(floors_s))
+        self._prefills.append((median(ttfts_s), n))
+
+    async def _floor_s(self) -> float:
+        times: list[list[float]] = [[]]
+        sent_s = await self._send(times, 1, _PROBE_TOKENS)
+        return floor_s(sent_s, times[0])
+
+    async def _ttft_s(self, prompt_tokens: int) -> float:
+        times: list[list[float]] = [[]]
+        sent_s = await self._send(times, prompt_tokens, 1)
+        return times[0][0] - sent_s
+
+    def _output_tokens(self, cell: Cell) -> int:
+        """The cell's, and one for each step that computes its prompts."""
+        steps = -(-cell.n_seqs * cell.prompt_tokens // self._info.max_num_batched_tokens)
+        return min(cell.output_tokens + steps, self._info.max_model_len - cell.prompt_tokens)
+
+    async def _find_vocabulary(self) -> None:
+        """The largest power of two of token ids that the engine takes."""
+        for bits in range(_LARGEST_VOCABULARY_BITS, _SMALLEST_VOCABULARY_BITS - 1, -1):
+            self._vocabulary = 1 << bits
+            try:
+                # Streamed, it would be refused in the stream.
+                await self._endpoint.client.completions.create(
+                    model=self._endpoint.model, prompt=[self._vocabulary - 1], max_tokens=1
+                )
+            except openai.BadRequestError:
+                if bits == _SMALLEST_VOCABULARY_BITS:
+                    raise
+            else:
+                self.sent_tokens += 1
+                return
+
+    async def _send(
+        self, times: list[list[float]], prompt_tokens: int, output_tokens: int
+    ) -> float:
+        """Fill ``times`` while the tokens of so many random prompts arrive; when they were sent."""
+        prompts = self._rng.integers(self._vocabulary, size=(len(times), prompt_tokens)).tolist()
+        return await self._stream(times, prompts, output_tokens)
+
+    async def _stream(
+        self, times: list[list[float]], prompts: list[list[int]], output_tokens: int
+    ) -> float:
+        sent_s = time.perf_counter()
+        # The raw stream: the client's own parser costs 0.2 ms a token.
+        async with self._endpoint.client.completions.with_streaming_response.create(
+            model=self._endpoint.model,
+            prompt=prompts,
+            max_tokens=output_tokens,
+            stream=True,
+            # vLLM puts the tokens of a client that it is ahead of into one event: counted by usage.
+            stream_options={"include_usage": True, "continuous_usage_stats": True},
+            extra_body={"ignore_eos": True},
+        ) as response:
+            splitter = EventSplitter()
+            async for data in response.iter_bytes():
+                now_s = time.perf_counter()
+                for event in splitter.feed(data):
+                    if event.error is not None:
+                        raise EngineError(f"The engine broke a stream off: {event.error}.")
+                    for choice in event.choices:
+                        arrived = times[choice["index"]]
+                        total = (event.usage or {}).get("completion_tokens", 0)
+                        arrived.extend([now_s] * (total - len(arrived)))
+        if any(len(arrived) != output_tokens for arrived in times):
+            raise EngineError(
+                f"The engine streamed {[len(arrived) for arrived in times]} tokens with their usage"
+                f" where {output_tokens} each were asked for: a profile over HTTP needs a vLLM that"
+                " knows ignore_eos and continuous_usage_stats."
+            )
+        self.sent_tokens += sum(map(len, prompts))
+        return sent_s
+
+
+def _no_tokens(cell: Cell) -> list[list[float]]:
+    return [[] for _ in range(cell.n_seqs)]
