@@ -42,6 +42,10 @@ _PROBE_TOKENS = 8  # of a request that shows the floor
 _REPEATS = 3  # of a prompt that is alone
 _APART_TOKENS = 4  # that a batch decodes between two prompts that arrive
 _POLL_S = 0.001
+# A measurement during which this process was kept from running for longer is left out: tokens that
+# came meanwhile look as if they had come together, afterwards.
+_HELD_UP_S = 0.01
+_PULSE_S = 0.002
 _LARGEST_VOCABULARY_BITS = 16
 _SMALLEST_VOCABULARY_BITS = 4
 _SETTLED_S = 2.0  # until an engine has counted what it has answered
@@ -54,7 +58,8 @@ class HttpProfile:
     Attributes:
         rows: of the table ``steps``; a row of decoding is the mean of several steps alike.
         floor_ms: quartiles of what a request costs beside its steps (see ``token_times``).
-        unclear: batches and prompts whose arrival times did not show a step.
+        unclear: batches and prompts whose tokens' times did not show a step, or were not seen in
+            time.
     """
 
     rows: list[Row]
@@ -166,6 +171,7 @@ async def _measure(
 ) -> "_Load":
     async with open_endpoint(engine.base_url, engine.served_model) as endpoint:
         load = _Load(endpoint, info, rng)
+        pulse = asyncio.create_task(load.watch_itself())
         rate = await load.warm_up()
         cells = plan_cells(info, rate * budget_s * _CELL_SHARE, rng)
         start_s = time.monotonic()
@@ -174,6 +180,7 @@ async def _measure(
             while (elapsed_s := time.monotonic() - start_s) < budget_s:
                 await load.run(next(cells))
                 progress.update(line, completed=int(elapsed_s))
+        pulse.cancel()
     return load
 
 
@@ -182,7 +189,7 @@ class _Load:
 
     Attributes:
         sent_tokens: prompt tokens of all requests.
-        floors_s: what a request costs beside its steps, once for each prefill measured.
+        floors_s: what a request costs beside its steps, as often as it was measured.
     """
 
     def __init__(self, endpoint: Endpoint, info: EngineInfo, rng: np.random.Generator) -> None:
@@ -192,6 +199,7 @@ class _Load:
         self._info = info
         self._rng = rng
         self._vocabulary = 1
+        self._held_up_s = 0.0
         self._batches: list[Row | None] = []
         self._prefills: list[tuple[float, int]] = []
 
@@ -202,9 +210,9 @@ class _Load:
         tokens = min(info.max_num_batched_tokens, info.max_model_len // 2)
         if info.max_num_seqs > 1:
             await self._mixed(Cell("mixed", 1, tokens, 16, tokens))
-        await self._floor_s()
         self._batches.clear()
-        return tokens / await self._ttft_s(tokens)
+        _, ttft_s = await self._ttft_s(tokens)
+        return tokens / ttft_s
 
     async def run(self, cell: Cell) -> None:
         """Run one cell to its end."""
@@ -221,10 +229,25 @@ class _Load:
         rows = [{"step": step, **row} for step, row in enumerate(found)]
         return rows, len(self._batches) + len(prefills) - len(rows)
 
+    async def watch_itself(self) -> None:
+        """Note when this process was last kept from running; until cancelled."""
+        while True:
+            before_s = time.perf_counter()
+            await asyncio.sleep(_PULSE_S)
+            now_s = time.perf_counter()
+            if now_s - before_s - _PULSE_S > _HELD_UP_S:
+                self._held_up_s = now_s
+
+    async def _is_timely(self, since_s: float) -> bool:
+        """Whether this process was never kept from running since then."""
+        await asyncio.sleep(2 * _PULSE_S)  # the watch has its turn
+        return self._held_up_s < since_s
+
     async def _decode(self, cell: Cell) -> None:
         times = _no_tokens(cell)
-        await self._send(times, cell.prompt_tokens, self._output_tokens(cell))
-        self._batches.append(decode_row(times, cell.prompt_tokens))
+        sent_s = await self._send(times, cell.prompt_tokens, self._output_tokens(cell))
+        row = decode_row(times, cell.prompt_tokens)
+        self._batches.append(row if await self._is_timely(sent_s) else None)
 
     async def _mixed(self, cell: Cell) -> None:
         times, arrivals_s = _no_tokens(cell), []
@@ -241,28 +264,28 @@ class _Load:
             await self._send(arrival, arriving, 1)
             arrivals_s.append(arrival[0][0])
             wanted = min(map(len, times)) + _APART_TOKENS
-        await batch
-        self._batches.append(mixed_row(times, cell.prompt_tokens, arrivals_s, arriving))
+        row = mixed_row(times, cell.prompt_tokens, arrivals_s, arriving)
+        self._batches.append(row if await self._is_timely(await batch) else None)
 
     async def _prefill(self, cell: Cell) -> None:
         n, budget = cell.prompt_tokens, self._info.max_num_batched_tokens
         n -= n % budget if n > budget else 0
-        floors_s, ttfts_s = [], []
+        ttfts_s = []
         for _ in range(_REPEATS):
-            floors_s.append(await self._floor_s())
-            ttfts_s.append(await self._ttft_s(n))
-        self.floors_s.append(median(floors_s))
-        self._prefills.append((median(ttfts_s), n))
+            probe: list[list[float]] = [[]]
+            sent_s = await self._send(probe, 1, _PROBE_TOKENS)
+            if await self._is_timely(sent_s):
+                self.floors_s.append(floor_s(sent_s, probe[0]))
+            sent_s, ttft_s = await self._ttft_s(n)
+            if await self._is_timely(sent_s):
+                ttfts_s.append(ttft_s)
+        self._prefills.append((median(ttfts_s) if ttfts_s else 0.0, n))
 
-    async def _floor_s(self) -> float:
-        times: list[list[float]] = [[]]
-        sent_s = await self._send(times, 1, _PROBE_TOKENS)
-        return floor_s(sent_s, times[0])
-
-    async def _ttft_s(self, prompt_tokens: int) -> float:
+    async def _ttft_s(self, prompt_tokens: int) -> tuple[float, float]:
+        """When a prompt was sent, and how long its first token took."""
         times: list[list[float]] = [[]]
         sent_s = await self._send(times, prompt_tokens, 1)
-        return times[0][0] - sent_s
+        return sent_s, times[0][0] - sent_s
 
     def _output_tokens(self, cell: Cell) -> int:
         """The cell's, and one for each step that computes its prompts."""
