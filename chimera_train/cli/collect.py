@@ -112,7 +112,11 @@ def steps(
     pool: PoolOption,
     out: OutDir,
     engine: Annotated[
-        str | None, typer.Option("--engine", help="Engine to start alone and profile.")
+        str | None,
+        typer.Option(
+            "--engine",
+            help="Engine to profile alone: started with a tracer, or over HTTP if it runs already.",
+        ),
     ] = None,
     together: Annotated[
         str | None,
@@ -178,9 +182,14 @@ def _alone(
             run.metrics(counts)
             run.artifact(out / PROVENANCE)
     output.result(
-        {**counts, "device": result.engine.device, "out": str(out)},
+        {
+            **counts,
+            "device": result.engine.device,
+            "source": result.source,
+            "out": str(out),
+        },
         table(["steps", *result.regimes], [[result.steps, *result.regimes.values()]]),
-        f"{result.engine.device}, vLLM {result.engine.vllm_version}",
+        f"{result.engine.device}, vLLM {result.engine.vllm_version}, measured by {result.source}",
         f"wrote {out}",
     )
 

@@ -9,6 +9,7 @@ The engine must be idle: what it did for others is noticed, and the profile refu
 """
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass
 from statistics import median
@@ -27,14 +28,14 @@ from chimera_train.collect.token_times import (
     mixed_row,
     prefill_row,
 )
-from chimera_train.errors import ConfigError, EngineError
+from chimera_train.errors import EngineError
 from chimera_train.output import Output
 from chimera_train.pool.launch import RunningEngine
-from chimera_train.pool.probe import metric_samples, served_models, vllm_version
-from chimera_train.pool.schema import Declared, EngineInfo, EngineSpec
+from chimera_train.pool.probe import metric_samples
+from chimera_train.pool.schema import EngineInfo
 from chimera_train.relay.events import EventSplitter
 
-__all__ = ["HttpProfile", "describe_engine", "profile", "require_declared"]
+__all__ = ["HttpProfile", "profile"]
 
 # No cell of several requests may take more of the budget than this for its prompts alone.
 _CELL_SHARE = 0.05
@@ -57,7 +58,8 @@ class HttpProfile:
 
     Attributes:
         rows: of the table ``steps``; a row of decoding is the mean of several steps alike.
-        floor_ms: quartiles of what a request costs beside its steps (see ``token_times``).
+        floor_ms: quartiles of what a request costs beside its steps (see ``token_times``); empty
+            if it was never seen.
         unclear: batches and prompts whose tokens' times did not show a step, or were not seen in
             time.
     """
@@ -65,62 +67,6 @@ class HttpProfile:
     rows: list[Row]
     floor_ms: list[float]
     unclear: int
-
-
-def require_declared(spec: EngineSpec) -> Declared:
-    """What the pool file says of an engine that runs already.
-
-    Raises:
-        ConfigError: nothing.
-    """
-    if spec.declared is None:
-        raise ConfigError(
-            f"Engine '{spec.name}' already runs (base_url), and HTTP does not show its"
-            f" {', '.join(Declared.model_fields)}: say in the pool file, under 'declared', what it"
-            " was started with."
-        )
-    return spec.declared
-
-
-def describe_engine(engine: RunningEngine) -> EngineInfo:
-    """The engine's configuration: what it shows over HTTP, and what the pool file declares.
-
-    Raises:
-        ConfigError: the pool file declares nothing.
-        EngineError: it is busy, or does not show what one vLLM engine does.
-    """
-    name, declared = engine.spec.name, require_declared(engine.spec)
-    samples = metric_samples(engine.base_url, name)
-    caches = [sample.labels for sample in samples if sample.name == "vllm:cache_config_info"]
-    requests = sum(
-        sample.value
-        for sample in samples
-        if sample.name in {"vllm:num_requests_running", "vllm:num_requests_waiting"}
-    )
-    if requests:
-        raise EngineError(
-            f"Engine '{name}' is serving {requests:g} requests of others: profile it while it is"
-            " idle."
-        )
-    try:
-        (cache,) = caches
-        return EngineInfo.model_validate(
-            {
-                **declared.model_dump(),
-                "model": engine.spec.model,
-                "vllm_version": vllm_version(engine.base_url),
-                "max_model_len": served_models(engine.base_url, name)[engine.served_model],
-                "block_size": int(cache["block_size"]),
-                "num_kv_blocks": int(cache["num_gpu_blocks"]),
-                "enable_prefix_caching": cache["enable_prefix_caching"] == "True",
-            }
-        )
-    except (KeyError, ValueError) as error:
-        raise EngineError(
-            f"Engine '{name}' does not show max_model_len in /v1/models and the KV cache of one"
-            f" engine in /metrics ({error}): a profile over HTTP needs a vLLM server, without data"
-            " parallelism."
-        ) from error
 
 
 def profile(
@@ -142,8 +88,8 @@ def profile(
         ) from error
     _require_undisturbed(engine, before + load.sent_tokens)
     rows, unclear = load.rows()
-    floors_ms = [1000 * seconds for seconds in load.floors_s]
-    return HttpProfile(rows, np.quantile(floors_ms, [0.25, 0.5, 0.75]).tolist(), unclear)
+    quartiles = np.quantile(load.floors_s, [0.25, 0.5, 0.75]) if load.floors_s else np.empty(0)
+    return HttpProfile(rows, (1000 * quartiles).tolist(), unclear)
 
 
 def _prompt_tokens(engine: RunningEngine) -> float:
@@ -222,7 +168,7 @@ class _Load:
 
     def rows(self) -> tuple[list[Row], int]:
         """What was measured, and how many measurements showed nothing."""
-        floor = median(self.floors_s) if self.floors_s else 0.0
+        floor = median(self.floors_s) if self.floors_s else math.inf
         budget = self._info.max_num_batched_tokens
         prefills = [prefill_row(ttft_s, floor, n, budget) for ttft_s, n in self._prefills]
         found = [row for row in self._batches + prefills if row is not None]
@@ -264,8 +210,9 @@ class _Load:
             await self._send(arrival, arriving, 1)
             arrivals_s.append(arrival[0][0])
             wanted = min(map(len, times)) + _APART_TOKENS
+        sent_s = await batch
         row = mixed_row(times, cell.prompt_tokens, arrivals_s, arriving)
-        self._batches.append(row if await self._is_timely(await batch) else None)
+        self._batches.append(row if await self._is_timely(sent_s) else None)
 
     async def _prefill(self, cell: Cell) -> None:
         n, budget = cell.prompt_tokens, self._info.max_num_batched_tokens

@@ -1,4 +1,7 @@
-"""Profiling the steps of one engine: a designed load, and the tracer's record of every step."""
+"""Profiling the steps of one engine: a designed load, and the tracer's record of every step.
+
+An engine that runs already has no tracer; see :mod:`chimera_train.collect.black_box`.
+"""
 
 import asyncio
 import os
@@ -24,6 +27,7 @@ from chimera_train.config import Settings, parse_settings
 from chimera_train.errors import ConfigError, EngineError
 from chimera_train.files import write_json
 from chimera_train.output import Output
+from chimera_train.pool.attached import describe_attached, require_declared
 from chimera_train.pool.launch import RunningEngine, running_pool
 from chimera_train.pool.schema import EngineInfo, EngineSpec, Pool
 from chimera_train.traces.schemas import SCHEMA_VERSION, SCHEMAS
@@ -52,9 +56,13 @@ class StepsSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class StepsResult:
-    """Steps recorded, by regime (see ``REGIMES``), and what the engine is."""
+    """Steps recorded, by regime (see ``REGIMES``), what the engine is, and how they were measured.
+
+    ``source`` is ``tracer``, or ``blackbox`` over HTTP.
+    """
 
     engine: EngineInfo
+    source: str
     regimes: Mapping[str, int]
 
     @property
@@ -107,16 +115,18 @@ def collect_steps(
             "ended_at": provenance.now(),
         },
     )
-    return StepsResult(measured.info, {regime: regimes[regime] for regime in REGIMES})
+    return StepsResult(
+        measured.info, measured.source, {regime: regimes[regime] for regime in REGIMES}
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Steps of an engine, by whichever of the two ways, and what the provenance says of them."""
+    """Steps of an engine, measured in either way, and what the provenance says of them."""
 
+    source: str
     info: EngineInfo
     run: Mapping[str, Any]
-    source: str
     steps: Sequence[Mapping[str, Any]]
     counts: Mapping[str, int]
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -127,14 +137,18 @@ def _time_tokens(
 ) -> _Measured:
     with running_pool(pool, log_dir=out / "logs", output=output, only=[spec.name]) as (running,):
         run = provenance.describe_run([running])
-        info = black_box.describe_engine(running)
+        info = describe_attached(running)
         profile = black_box.profile(
             running, info, budget_s=settings.budget_s, seed=settings.seed, output=output
         )
+    if profile.unclear > len(profile.rows):
+        output.warn(
+            f"{profile.unclear} of {profile.unclear + len(profile.rows)} measurements were not seen"
+            " in time: this machine is too busy to time an engine, repeat on an idle one"
+        )
     counts = {"unclear": profile.unclear}
-    return _Measured(
-        info, run, "blackbox", profile.rows, counts, {"http_floor_ms": profile.floor_ms}
-    )
+    notes = {"http_floor_ms": profile.floor_ms}
+    return _Measured("blackbox", info, run, profile.rows, counts, notes)
 
 
 def _trace(
@@ -160,12 +174,12 @@ def _trace(
             start_s = _profile(running, info, vocabulary, settings, output)
         _, steps = read_step_log(log)
     kept = [step for step in steps if step["end_s"] > start_s]
-    return _Measured(info, run, "tracer", kept, {"warm_up": len(steps) - len(kept)})
+    return _Measured("tracer", info, run, kept, {"warm_up": len(steps) - len(kept)})
 
 
 def _check_profilable(spec: EngineSpec) -> None:
     if spec.launch is None:
-        black_box.require_declared(spec)
+        require_declared(spec)
     elif "scheduler_cls" in {name.replace("-", "_") for name in spec.launch.args}:
         raise ConfigError(
             f"Engine '{spec.name}' has a scheduler class of its own, which cannot be traced:"
