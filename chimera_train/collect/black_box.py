@@ -260,7 +260,13 @@ class _Load:
     ) -> float:
         """Fill ``times`` while the tokens of so many random prompts arrive; when they were sent."""
         prompts = self._rng.integers(self._vocabulary, size=(len(times), prompt_tokens)).tolist()
-        return await self._stream(times, prompts, output_tokens)
+        try:
+            return await self._stream(times, prompts, output_tokens)
+        except openai.APIConnectionError:
+            if any(times):
+                raise
+            # A connection that nobody had used for a while, which the server was just closing.
+            return await self._stream(times, prompts, output_tokens)
 
     async def _stream(
         self, times: list[list[float]], prompts: list[list[int]], output_tokens: int

@@ -7,6 +7,7 @@ neither below 0. Errors are relative to the measured mean, or the highest load a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -33,8 +34,12 @@ _MIN_REQUESTS = 30
 _PILED_UP_SHARE = 0.05
 _PILED_UP = 10
 _KS = np.unique(np.geomspace(1, 512, 60).round().astype(int))
-# Capacities that are tried, in units of the highest rate at which the endpoint kept up.
-_CAPACITIES = 1 + np.geomspace(1e-3, 30, 80)
+# Capacities that are tried lie between the highest rate at which the endpoint kept up and the
+# lowest at which it did not; where it always did, the latter is taken for so many times the first.
+_HIGHEST_CAPACITY = 30.0
+_CAPACITIES_TRIED = 80
+# A floor that rises looks much like a small k: it must predict held-out loads better by this share.
+_WORTHWHILE = 0.1
 
 Floats = npt.NDArray[np.float64]
 
@@ -99,11 +104,14 @@ def fit_average_case(loads: Sequence[ObservedLoad], sources: Sequence[Path]) -> 
             f" {len(loads) - len(stable)}; it takes {_MIN_LOADS} of the first: observe more and"
             " lower rates, or cut a long recording with --window-s."
         )
-    rates = np.array([load.rate_per_s for load in stable])
-    ttfts_ms = np.array([load.ttft_ms for load in stable])
-    held_out = {name: _held_out_errors(model, rates, ttfts_ms) for name, model in _MODELS.items()}
-    of_rate = dict(zip(rates[:-1].tolist(), held_out["lps"].tolist(), strict=True))
-    mu, k, floor_ms, floor_ms_s = _fit_lps(rates, ttfts_ms)
+    stable_rates = [load.rate_per_s for load in stable]
+    overrun = [load.rate_per_s for load in loads if load.saturated]
+    observed = _Observed.of(stable_rates, [load.ttft_ms for load in stable], overrun)
+    errors = {name: _held_out_errors(fit, observed) for name, fit in _MODELS.items()}
+    mape = {name: float(np.abs(of_model).mean()) for name, of_model in errors.items()}
+    used = "rising" if mape["rising"] < (1 - _WORTHWHILE) * mape["published"] else "published"
+    of_rate = dict(zip(stable_rates[:-1], errors[used].tolist(), strict=True))
+    mu, k, floor_ms, floor_ms_s = _MODELS[used](observed)
     return AverageCase(
         schema_version=AVERAGE_CASE_SCHEMA,
         kind="lps",
@@ -111,7 +119,7 @@ def fit_average_case(loads: Sequence[ObservedLoad], sources: Sequence[Path]) -> 
         k=k,
         floor_ms=floor_ms,
         floor_ms_s=floor_ms_s,
-        mape={name: float(np.abs(errors).mean()) for name, errors in held_out.items()},
+        mape={"used": mape[used], **mape},
         loads=[
             load.model_copy(update={"held_out_error_percent": of_rate.get(load.rate_per_s)})
             for load in loads
@@ -119,48 +127,79 @@ def fit_average_case(loads: Sequence[ObservedLoad], sources: Sequence[Path]) -> 
         fitted_on={
             "requests": sum(load.requests for load in stable),
             "sources": [str(source) for source in sources],
-            "rates_per_s": [float(rates[0]), float(rates[-1])],
+            "rates_per_s": [stable_rates[0], stable_rates[-1]],
         },
     )
 
 
-_Fitted = tuple[float, int, float, float]
+_Fitted = tuple[float, int, float, float]  # μ per s, k, the floor in ms and its rise in ms·s
 
 
-def _fit_lps(rates: Floats, ttfts_ms: Floats) -> _Fitted:
-    return _search(rates, ttfts_ms, _KS, np.column_stack([np.ones_like(rates), rates]))
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """Mean TTFT of each rate, shape (n,), and the capacities that may explain them."""
+
+    rates: Floats
+    ttfts_ms: Floats
+    capacities: Floats
+
+    @classmethod
+    def of(
+        cls, rates: Sequence[float], ttfts_ms: Sequence[float], overrun: Sequence[float]
+    ) -> _Observed:
+        """``rates`` ascend; at the rates ``overrun`` the endpoint did not keep up."""
+        low = rates[-1]
+        high = min([rate for rate in overrun if rate > low], default=low * _HIGHEST_CAPACITY)
+        capacities = low + (high - low) * np.geomspace(1e-4, 1, _CAPACITIES_TRIED)
+        return cls(np.array(rates), np.array(ttfts_ms), capacities)
+
+    def without(self, i: int) -> _Observed:
+        return replace(self, rates=np.delete(self.rates, i), ttfts_ms=np.delete(self.ttfts_ms, i))
 
 
-def _fit_mm1(rates: Floats, ttfts_ms: Floats) -> _Fitted:
-    return _search(rates, ttfts_ms, [1], np.ones((len(rates), 1)))
+def _fit_rising(observed: _Observed) -> _Fitted:
+    rates = observed.rates
+    return _search(observed, _KS, np.column_stack([np.ones_like(rates), rates]))
 
 
-def _fit_constant(_rates: Floats, ttfts_ms: Floats) -> _Fitted:
-    return np.inf, 1, float((1 / ttfts_ms).sum() / (1 / ttfts_ms**2).sum()), 0.0
+def _fit_published(observed: _Observed) -> _Fitted:
+    return _search(observed, _KS, np.ones((len(observed.rates), 1)))
 
 
-_MODELS = {"lps": _fit_lps, "constant": _fit_constant, "mm1": _fit_mm1}
+def _fit_mm1(observed: _Observed) -> _Fitted:
+    return _search(observed, [1], np.ones((len(observed.rates), 1)))
 
 
-def _held_out_errors(
-    fit: Callable[[Floats, Floats], _Fitted], rates: Floats, ttfts_ms: Floats
-) -> Floats:
+def _fit_constant(observed: _Observed) -> _Fitted:
+    inverse = 1 / observed.ttfts_ms
+    return np.inf, 1, float(inverse.sum() / (inverse**2).sum()), 0.0
+
+
+_MODELS = {
+    "rising": _fit_rising,
+    "published": _fit_published,
+    "constant": _fit_constant,
+    "mm1": _fit_mm1,
+}
+
+
+def _held_out_errors(fit: Callable[[_Observed], _Fitted], observed: _Observed) -> Floats:
     """Percentage error at each rate but the highest by a fit on the others, shape (n - 1,)."""
     errors = []
-    for i in range(len(rates) - 1):
-        fitted = fit(np.delete(rates, i), np.delete(ttfts_ms, i))
-        errors.append(100 * (float(mean_ttft_ms(rates[i], *fitted)) / ttfts_ms[i] - 1))
+    for i, (rate, ttft_ms) in enumerate(zip(observed.rates[:-1], observed.ttfts_ms, strict=False)):
+        predicted_ms = float(mean_ttft_ms(rate, *fit(observed.without(i))))
+        errors.append(100 * (predicted_ms / ttft_ms - 1))
     return np.array(errors)
 
 
-def _search(rates: Floats, ttfts_ms: Floats, ks: Iterable[int], floor: Floats) -> _Fitted:
+def _search(observed: _Observed, ks: Iterable[int], floor: Floats) -> _Fitted:
     """μ, k and what each column of ``floor`` (n, 1 or 2) is multiplied by."""
+    rates, ttfts_ms, capacities = observed.rates, observed.ttfts_ms, observed.capacities
 
     def solve(mu: float, k: int) -> tuple[Floats, float]:
         wait_ms = mean_wait_ms(rates, mu, k)
         return nnls(floor / ttfts_ms[:, None], 1 - wait_ms / ttfts_ms)
 
-    capacities = rates.max() * _CAPACITIES
     losses = {k: [solve(mu, k)[1] for mu in capacities] for k in ks}
     k = min(losses, key=lambda k: min(losses[k]))
     best = int(np.argmin(losses[k]))

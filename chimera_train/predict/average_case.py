@@ -59,7 +59,8 @@ class AverageCase(Settings):
         floor_ms: TTFT of a request that finds the endpoint empty.
         floor_ms_s: by how much that rises with every request per second, ms·s.
         mape: mean absolute percentage error of the mean TTFT of a load that was left out of the
-            fit: ``lps`` (this model), ``constant`` and ``mm1`` (constant floor, k = 1).
+            fit: ``used`` (this file), ``rising`` and ``published`` (with and without a floor that
+            rises), ``constant`` and ``mm1`` (without, k = 1).
         loads: what was observed, by ascending rate.
     """
 

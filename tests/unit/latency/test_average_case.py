@@ -55,8 +55,8 @@ def test_both_parameters_of_the_queue_it_assumes_are_found(k: int) -> None:
     assert fitted.mu_per_s == pytest.approx(10, rel=0.05)
     assert abs(fitted.k - k) <= max(1, 0.2 * k)
     assert fitted.floor_ms == pytest.approx(20, rel=0.15)
-    assert fitted.mape["lps"] < fitted.mape["constant"]
-    assert fitted.mape["lps"] < 20
+    assert fitted.mape["used"] < fitted.mape["constant"]
+    assert fitted.mape["used"] < 20
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ def test_a_batching_engine_is_predicted_better_than_by_the_baselines(
     capacity = 1000 / (flood["arrival_ms"] + flood["e2e_ms"]).max() * 1000
     recordings = [observe(capacity * load, 2000) for load in LOADS]
     fitted = fit_average_case(
-        observed_loads([*recordings, observe(1.3 * capacity, 1000)], None), SOURCE
+        observed_loads([*recordings, observe(2 * capacity, 2000)], None), SOURCE
     )
-    assert fitted.mape["lps"] < min(20, fitted.mape["constant"], fitted.mape["mm1"])
+    assert fitted.mape["used"] < min(20, fitted.mape["constant"], fitted.mape["mm1"])
     assert [load.saturated for load in fitted.loads] == [False] * len(LOADS) + [True]
-    assert fitted.is_saturated(fitted.loads[-1].rate_per_s) or limits["max_num_seqs"] > 16
+    assert fitted.is_saturated(fitted.loads[-1].rate_per_s)
 
 
 def test_a_latency_that_does_not_depend_on_the_rate_is_not_claimed_to_be_predicted() -> None:
@@ -107,7 +107,7 @@ def test_a_latency_that_does_not_depend_on_the_rate_is_not_claimed_to_be_predict
         for rate in (1, 2, 3, 4, 5, 6)
     ]
     fitted = fit_average_case(loads, SOURCE)
-    assert fitted.mape["lps"] > fitted.mape["constant"]
+    assert fitted.mape["used"] > fitted.mape["constant"]
 
 
 def recording(rates: list[float], seconds: float) -> pd.DataFrame:
@@ -167,7 +167,7 @@ def test_the_command_writes_a_file_and_says_what_it_beats(app: typer.Typer, tmp_
     arguments = ["fit", "average-case", "--requests", requests, "--out", str(out)]
     text = CliRunner().invoke(app, [*arguments, "--window-s", "100"], catch_exceptions=False).stdout
     assert "mu 12 requests/s, k 3" in text
-    assert "better than both baselines" in text
+    assert "better than a constant and than M/M/1" in text
     assert load_average_case(out).fitted_on["requests"] == 3500
     result = CliRunner().invoke(app, [*arguments, "--window-s", "100", "--json"])
     assert json.loads(result.stdout) == {**json.loads(out.read_text()), "out": str(out)}

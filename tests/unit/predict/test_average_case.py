@@ -17,7 +17,7 @@ MODEL = AverageCase(
     k=4,
     floor_ms=20.0,
     floor_ms_s=0.5,
-    mape={"lps": 1.0, "constant": 2.0, "mm1": 3.0},
+    mape={"used": 1.0, "constant": 2.0, "mm1": 3.0},
     loads=[],
     fitted_on={},
 )
