@@ -2,8 +2,9 @@
 
 The grid of batches is that of :mod:`chimera_train.collect.step_plan`, with two differences. Prompts
 are prefilled one at a time, since requests that are sent together may be computed together or one
-after another. And a batch decodes longer, since only steps in which all of it decodes are measured.
-What is made of the arrival times says :mod:`chimera_train.collect.token_times`.
+after another. And a batch decodes longer where its prompts take several steps, since only those
+steps are measured in which all of it decodes. What the arrival times of tokens say is in
+:mod:`chimera_train.collect.token_times`.
 
 The engine must be idle: what it did for others is noticed, and the profile refused.
 """
@@ -21,19 +22,13 @@ import openai
 from chimera_train.collect.alive import require_alive
 from chimera_train.collect.runner import Endpoint, open_endpoint
 from chimera_train.collect.step_plan import Cell, plan_cells
-from chimera_train.collect.token_times import (
-    Row,
-    decode_row,
-    floor_s,
-    mixed_row,
-    prefill_row,
-)
+from chimera_train.collect.token_stream import stream_tokens
+from chimera_train.collect.token_times import Row, decode_row, floor_s, mixed_row, prefill_row
 from chimera_train.errors import EngineError
 from chimera_train.output import Output
 from chimera_train.pool.launch import RunningEngine
 from chimera_train.pool.probe import metric_samples
 from chimera_train.pool.schema import EngineInfo
-from chimera_train.relay.events import EventSplitter
 
 __all__ = ["HttpProfile", "profile"]
 
@@ -162,9 +157,8 @@ class _Load:
 
     async def run(self, cell: Cell) -> None:
         """Run one cell to its end."""
-        await {"decode": self._decode, "prefill": self._prefill, "mixed": self._mixed}[cell.kind](
-            cell
-        )
+        kinds = {"decode": self._decode, "prefill": self._prefill, "mixed": self._mixed}
+        await kinds[cell.kind](cell)
 
     def rows(self) -> tuple[list[Row], int]:
         """What was measured, and how many measurements showed nothing."""
@@ -260,45 +254,8 @@ class _Load:
     ) -> float:
         """Fill ``times`` while the tokens of so many random prompts arrive; when they were sent."""
         prompts = self._rng.integers(self._vocabulary, size=(len(times), prompt_tokens)).tolist()
-        try:
-            return await self._stream(times, prompts, output_tokens)
-        except openai.APIConnectionError:
-            if any(times):
-                raise
-            # A connection that nobody had used for a while, which the server was just closing.
-            return await self._stream(times, prompts, output_tokens)
-
-    async def _stream(
-        self, times: list[list[float]], prompts: list[list[int]], output_tokens: int
-    ) -> float:
-        sent_s = time.perf_counter()
-        # The raw stream: the client's own parser costs 0.2 ms a token.
-        async with self._endpoint.client.completions.with_streaming_response.create(
-            model=self._endpoint.model,
-            prompt=prompts,
-            max_tokens=output_tokens,
-            stream=True,
-            # vLLM puts the tokens of a client that it is ahead of into one event: counted by usage.
-            stream_options={"include_usage": True, "continuous_usage_stats": True},
-            extra_body={"ignore_eos": True},
-        ) as response:
-            splitter = EventSplitter()
-            async for data in response.iter_bytes():
-                now_s = time.perf_counter()
-                for event in splitter.feed(data):
-                    if event.error is not None:
-                        raise EngineError(f"The engine broke a stream off: {event.error}.")
-                    for choice in event.choices:
-                        arrived = times[choice["index"]]
-                        total = (event.usage or {}).get("completion_tokens", 0)
-                        arrived.extend([now_s] * (total - len(arrived)))
-        if any(len(arrived) != output_tokens for arrived in times):
-            raise EngineError(
-                f"The engine streamed {[len(arrived) for arrived in times]} tokens with their usage"
-                f" where {output_tokens} each were asked for: a profile over HTTP needs a vLLM that"
-                " knows ignore_eos and continuous_usage_stats."
-            )
-        self.sent_tokens += sum(map(len, prompts))
+        sent_s = await stream_tokens(self._endpoint, prompts, output_tokens, times)
+        self.sent_tokens += len(times) * prompt_tokens
         return sent_s
 
 
