@@ -1,7 +1,7 @@
 """``chimera-train collect``: traces of workflows, and step profiles of engines."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,10 @@ from chimera_train.cli.common import (
     tracked,
 )
 from chimera_train.output import Output, table
+
+if TYPE_CHECKING:
+    from chimera_train.collect.steps import StepsSettings
+    from chimera_train.pool.schema import Pool
 
 __all__ = ["register"]
 
@@ -175,21 +179,56 @@ def _alone(
     options = {"budget_s": budget_s}
     settings = settings_from(params, "collect_steps", StepsSettings, "collect steps", options)
     what = {"engine": engine, **settings.model_dump()}
+    loaded = load_pool(pool)
+    if loaded.select([engine])[0].launch is None:
+        _over_http(loaded, engine, out, settings, track, output)
+        return
     with tracked(track, f"collect_steps {engine}", what) as run:
-        result = collect_steps(load_pool(pool), engine, out, settings, output=output)
+        result = collect_steps(loaded, engine, out, settings, output=output)
         counts = {"steps": result.steps, "regimes": dict(result.regimes)}
         if run is not None:
             run.metrics(counts)
             run.artifact(out / PROVENANCE)
     output.result(
+        {**counts, "device": result.engine.device, "out": str(out)},
+        table(["steps", *result.regimes], [[result.steps, *result.regimes.values()]]),
+        f"{result.engine.device}, vLLM {result.engine.vllm_version}",
+        f"wrote {out}",
+    )
+
+
+def _over_http(
+    pool: "Pool",
+    engine: str,
+    out: Path,
+    settings: "StepsSettings",
+    track: str | None,
+    output: Output,
+) -> None:
+    from chimera_train.collect.over_http import SOURCE, collect_over_http
+    from chimera_train.collect.provenance import FILE_NAME as PROVENANCE
+
+    what = {"engine": engine, "budget_s": settings.budget_s, "seed": settings.seed}
+    with tracked(track, f"collect_steps {engine}", what) as run:
+        result = collect_over_http(pool, engine, out, settings, output=output)
+        counts = {"steps": sum(result.regimes.values()), "regimes": dict(result.regimes)}
+        if run is not None:
+            run.metrics(counts)
+            run.artifact(out / PROVENANCE)
+    low, floor, high = result.floor_ms
+    output.result(
         {
             **counts,
             "device": result.engine.device,
-            "source": result.source,
+            "source": SOURCE,
+            "unclear": result.unclear,
+            "http_floor_ms": result.floor_ms,
             "out": str(out),
         },
-        table(["steps", *result.regimes], [[result.steps, *result.regimes.values()]]),
-        f"{result.engine.device}, vLLM {result.engine.vllm_version}, measured by {result.source}",
+        table(["steps", *result.regimes], [[counts["steps"], *result.regimes.values()]]),
+        f"{result.engine.device}, vLLM {result.engine.vllm_version}, measured over HTTP;"
+        f" {result.unclear} measurements were unclear",
+        f"a request costs {floor:.3g} ms beside its steps (quartiles {low:.3g} to {high:.3g})",
         f"wrote {out}",
     )
 

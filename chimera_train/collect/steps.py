@@ -1,15 +1,12 @@
-"""Profiling the steps of one engine: a designed load, and the tracer's record of every step.
-
-An engine that runs already has no tracer; see :mod:`chimera_train.collect.black_box`.
-"""
+"""Profiling the steps of one engine: a designed load, and the tracer's record of every step."""
 
 import asyncio
 import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ import openai
 from pydantic import Field
 
 import chimera_train
-from chimera_train.collect import black_box, provenance
+from chimera_train.collect import provenance
 from chimera_train.collect.alive import require_alive
 from chimera_train.collect.runner import Endpoint, open_endpoint
 from chimera_train.collect.step_log import FILE_VARIABLE, read_step_log
@@ -27,7 +24,6 @@ from chimera_train.config import Settings, parse_settings
 from chimera_train.errors import ConfigError, EngineError
 from chimera_train.files import write_json
 from chimera_train.output import Output
-from chimera_train.pool.attached import describe_attached, require_declared
 from chimera_train.pool.launch import RunningEngine, running_pool
 from chimera_train.pool.schema import EngineInfo, EngineSpec, Pool
 from chimera_train.traces.schemas import SCHEMA_VERSION, SCHEMAS
@@ -56,13 +52,9 @@ class StepsSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class StepsResult:
-    """Steps recorded, by regime (see ``REGIMES``), what the engine is, and how they were measured.
-
-    ``source`` is ``tracer``, or ``blackbox`` over HTTP.
-    """
+    """Steps recorded, by regime (see ``REGIMES``), and what the engine is."""
 
     engine: EngineInfo
-    source: str
     regimes: Mapping[str, int]
 
     @property
@@ -74,86 +66,20 @@ class StepsResult:
 def collect_steps(
     pool: Pool, engine: str, out: Path, settings: StepsSettings, *, output: Output
 ) -> StepsResult:
-    """Put a designed load on one engine alone and write its steps.
-
-    An engine with ``launch`` is started with the step tracer; one that runs already is profiled by
-    the times at which its tokens arrive (:mod:`chimera_train.collect.black_box`).
+    """Start one engine alone with the step tracer, put a designed load on it, write its steps.
 
     Writes ``steps.parquet`` without the warm-up, ``engine.json``, and ``provenance.json`` last.
     Prompts are random tokens, so that a prefix cache finds nothing and every prefill is computed.
 
     Raises:
-        ConfigError: an unknown engine or one whose configuration cannot be known, a directory that
-            holds a data set or cannot be written, an engine too small to profile, or a budget too
-            small for every regime to be seen.
-        EngineError: the engine did not start, died, refused the load, or served others meanwhile.
+        ConfigError: an unknown engine or one that is not started here, a directory that holds a
+            data set or cannot be written, an engine too small to profile, or a budget too small
+            for every regime to be seen.
+        EngineError: the engine did not start, died, or refused the load.
     """
     (spec,) = pool.select([engine])
     _check_profilable(spec)
     provenance.require_new(out)
-    measure = _trace if spec.launch is not None else _time_tokens
-    measured = measure(pool, spec, out, settings, output)
-    regimes = Counter(map(_regime, measured.steps))
-    missing = [regime for regime in REGIMES if not regimes[regime]]
-    if missing:
-        raise ConfigError(
-            f"No {' and no '.join(missing)} step in {settings.budget_s:g} s: raise --budget-s"
-            " (mixed steps also need max_num_seqs above 1)."
-        )
-    write_table(out, "steps", [_row(engine, step) for step in measured.steps])
-    write_json(out / "engine.json", measured.info.model_dump())
-    write_json(
-        out / provenance.FILE_NAME,
-        {
-            "schema_version": SCHEMA_VERSION,
-            "status": "complete",
-            "source": measured.source,
-            "settings": {"engine": engine, **settings.model_dump()},
-            "counts": {"steps": len(measured.steps), **measured.counts, **regimes},
-            "runs": [measured.run],
-            **measured.notes,
-            "ended_at": provenance.now(),
-        },
-    )
-    return StepsResult(
-        measured.info, measured.source, {regime: regimes[regime] for regime in REGIMES}
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """Steps of an engine, measured in either way, and what the provenance says of them."""
-
-    source: str
-    info: EngineInfo
-    run: Mapping[str, Any]
-    steps: Sequence[Mapping[str, Any]]
-    counts: Mapping[str, int]
-    notes: Mapping[str, Any] = field(default_factory=dict)
-
-
-def _time_tokens(
-    pool: Pool, spec: EngineSpec, out: Path, settings: StepsSettings, output: Output
-) -> _Measured:
-    with running_pool(pool, log_dir=out / "logs", output=output, only=[spec.name]) as (running,):
-        run = provenance.describe_run([running])
-        info = describe_attached(running)
-        profile = black_box.profile(
-            running, info, budget_s=settings.budget_s, seed=settings.seed, output=output
-        )
-    if profile.unclear > len(profile.rows):
-        output.warn(
-            f"{profile.unclear} of {profile.unclear + len(profile.rows)} measurements were not seen"
-            " in time: this machine is too busy to time an engine, repeat on an idle one"
-        )
-    counts = {"unclear": profile.unclear}
-    notes = {"http_floor_ms": profile.floor_ms}
-    return _Measured("blackbox", info, run, profile.rows, counts, notes)
-
-
-def _trace(
-    pool: Pool, spec: EngineSpec, out: Path, settings: StepsSettings, output: Output
-) -> _Measured:
     with tempfile.TemporaryDirectory(prefix="chimera-steps-") as directory:
         log = Path(directory) / "steps.jsonl"
         # The engine's interpreter may be another one, without this package.
@@ -163,7 +89,7 @@ def _trace(
             pool,
             log_dir=out / "logs",
             output=output,
-            only=[spec.name],
+            only=[engine],
             extra_args={"scheduler_cls": _SCHEDULER},
             extra_env={FILE_VARIABLE: str(log), "PYTHONPATH": _python_path(spec, directory)},
         ) as (running,):
@@ -174,13 +100,36 @@ def _trace(
             start_s = _profile(running, info, vocabulary, settings, output)
         _, steps = read_step_log(log)
     kept = [step for step in steps if step["end_s"] > start_s]
-    return _Measured("tracer", info, run, kept, {"warm_up": len(steps) - len(kept)})
+    regimes = Counter(_regime(step) for step in kept)
+    missing = [regime for regime in REGIMES if not regimes[regime]]
+    if missing:
+        raise ConfigError(
+            f"No {' and no '.join(missing)} step in {settings.budget_s:g} s: raise --budget-s"
+            " (mixed steps also need max_num_seqs above 1)."
+        )
+    write_table(out, "steps", [_row(engine, step) for step in kept])
+    write_json(out / "engine.json", info.model_dump())
+    write_json(
+        out / provenance.FILE_NAME,
+        {
+            "schema_version": SCHEMA_VERSION,
+            "status": "complete",
+            "settings": {"engine": engine, **settings.model_dump()},
+            "counts": {"steps": len(kept), "warm_up": len(steps) - len(kept), **regimes},
+            "runs": [run],
+            "ended_at": provenance.now(),
+        },
+    )
+    return StepsResult(info, {regime: regimes[regime] for regime in REGIMES})
 
 
 def _check_profilable(spec: EngineSpec) -> None:
     if spec.launch is None:
-        require_declared(spec)
-    elif "scheduler_cls" in {name.replace("-", "_") for name in spec.launch.args}:
+        raise ConfigError(
+            f"Engine '{spec.name}' already runs (base_url), but profiling starts it with a tracer:"
+            " give it 'launch' instead."
+        )
+    if "scheduler_cls" in {name.replace("-", "_") for name in spec.launch.args}:
         raise ConfigError(
             f"Engine '{spec.name}' has a scheduler class of its own, which cannot be traced:"
             " remove launch.args.scheduler_cls."

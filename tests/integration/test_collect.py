@@ -22,6 +22,7 @@ from pandas.testing import assert_frame_equal
 
 from chimera_train.collect.device import cpu_name
 from chimera_train.collect.jobs import CollectSettings
+from chimera_train.collect.over_http import collect_over_http
 from chimera_train.collect.sharing import decode_together
 from chimera_train.collect.step_log import FILE_VARIABLE, batch_shape, read_step_log
 from chimera_train.collect.steps import REGIMES, StepsSettings, collect_steps
@@ -202,7 +203,7 @@ def test_a_profile_over_http_agrees_with_the_tracer(tmp_path: Path) -> None:
         spec = EngineSpec(
             name=ENGINE, model=engine.spec.model, base_url=engine.base_url, declared=declared
         )
-        result = collect_steps(
+        result = collect_over_http(
             Pool(engines=[spec]),
             ENGINE,
             tmp_path / "out",

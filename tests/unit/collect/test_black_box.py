@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from chimera_train.collect import black_box
-from chimera_train.collect.steps import StepsSettings, collect_steps
+from chimera_train.collect.over_http import HttpStepsResult, collect_over_http
+from chimera_train.collect.steps import StepsSettings
 from chimera_train.errors import ConfigError, EngineError
 from chimera_train.files import read_json
 from chimera_train.latency.calibrate import calibrate
@@ -34,15 +35,14 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def profile(
     vllm: Any, out: Path, *, declared: Declared | None = DECLARED, budget_s: float = 0.2
-) -> Any:
+) -> HttpStepsResult:
     spec = EngineSpec(name="a", model="fake", base_url=vllm.base_url, declared=declared)
     settings = StepsSettings(budget_s=budget_s)
-    return collect_steps(Pool(engines=[spec]), "a", out, settings, output=Output(quiet=True))
+    return collect_over_http(Pool(engines=[spec]), "a", out, settings, output=Output(quiet=True))
 
 
 def test_it_writes_the_data_set_of_a_traced_engine(vllm: Any, tmp_path: Path) -> None:
     result = profile(vllm, tmp_path, budget_s=2.5)
-    assert result.source == "blackbox"
     assert min(result.regimes.values()) > 0
     info = EngineInfo.model_validate(read_json(tmp_path / "engine.json"))
     shown = {"model": "fake", "vllm_version": "0.0.fake", "max_model_len": 256}
@@ -51,8 +51,8 @@ def test_it_writes_the_data_set_of_a_traced_engine(vllm: Any, tmp_path: Path) ->
 
     provenance = read_json(tmp_path / "provenance.json")
     assert (provenance["source"], provenance["status"]) == ("blackbox", "complete")
-    assert len(provenance["http_floor_ms"]) == 3
-    assert provenance["counts"]["steps"] == result.steps
+    assert provenance["http_floor_ms"] == result.floor_ms
+    assert provenance["counts"]["steps"] == sum(result.regimes.values())
 
     steps = read_steps(tmp_path)
     decode = steps.frame[steps.frame["prefill_tokens"] == 0]
@@ -109,7 +109,7 @@ def test_engines_that_cannot_be_measured(
 def test_an_engine_that_cannot_be_reached(tmp_path: Path) -> None:
     spec = EngineSpec(name="a", model="fake", base_url="http://127.0.0.1:9/v1", declared=DECLARED)
     with pytest.raises(EngineError, match="cannot be reached"):
-        collect_steps(Pool(engines=[spec]), "a", tmp_path, StepsSettings(), output=Output())
+        collect_over_http(Pool(engines=[spec]), "a", tmp_path, StepsSettings(), output=Output())
 
 
 def test_too_little_time_for_every_regime(
