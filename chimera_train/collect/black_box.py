@@ -44,6 +44,8 @@ _HELD_UP_S = 0.01
 _PULSE_S = 0.002
 _LARGEST_VOCABULARY_BITS = 16
 _SMALLEST_VOCABULARY_BITS = 4
+# vLLM 0.32 on the CPU dies of a prompt of one or two tokens if it is its first.
+_FIRST_PROMPT_TOKENS = 16
 _SETTLED_S = 2.0  # until an engine has counted what it has answered
 
 
@@ -238,15 +240,17 @@ class _Load:
         for bits in range(_LARGEST_VOCABULARY_BITS, _SMALLEST_VOCABULARY_BITS - 1, -1):
             self._vocabulary = 1 << bits
             try:
-                # Streamed, it would be refused in the stream.
+                # Not streamed, or it would be refused in the stream.
                 await self._endpoint.client.completions.create(
-                    model=self._endpoint.model, prompt=[self._vocabulary - 1], max_tokens=1
+                    model=self._endpoint.model,
+                    prompt=[self._vocabulary - 1] * _FIRST_PROMPT_TOKENS,
+                    max_tokens=1,
                 )
             except openai.BadRequestError:
                 if bits == _SMALLEST_VOCABULARY_BITS:
                     raise
             else:
-                self.sent_tokens += 1
+                self.sent_tokens += _FIRST_PROMPT_TOKENS
                 return
 
     async def _send(
