@@ -12,6 +12,7 @@ The engine must be idle: what it did for others is noticed, and the profile refu
 import asyncio
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -23,7 +24,14 @@ from chimera_train.collect.alive import require_alive
 from chimera_train.collect.runner import Endpoint, open_endpoint
 from chimera_train.collect.step_plan import Cell, plan_cells
 from chimera_train.collect.token_stream import stream_tokens
-from chimera_train.collect.token_times import Row, decode_row, floor_s, mixed_row, prefill_row
+from chimera_train.collect.token_times import (
+    Row,
+    decode_row,
+    floor_s,
+    mixed_row,
+    prefill_row,
+    ttft_s,
+)
 from chimera_train.errors import EngineError
 from chimera_train.output import Output
 from chimera_train.pool.launch import RunningEngine
@@ -35,6 +43,7 @@ __all__ = ["HttpProfile", "profile"]
 # No cell of several requests may take more of the budget than this for its prompts alone.
 _CELL_SHARE = 0.05
 _PROBE_TOKENS = 8  # of a request that shows the floor
+_TTFT_TOKENS = 2  # of a prompt that is alone: the second shows whether the first came late
 _REPEATS = 3  # of a prompt that is alone
 _APART_TOKENS = 4  # that a batch decodes between two prompts that arrive
 _POLL_S = 0.001
@@ -154,8 +163,9 @@ class _Load:
         if info.max_num_seqs > 1:
             await self._mixed(Cell("mixed", 1, tokens, 16, tokens))
         self._batches.clear()
-        _, ttft_s = await self._ttft_s(tokens)
-        return tokens / ttft_s
+        start_s = time.perf_counter()
+        await self._send([[]], tokens, 1)
+        return tokens / (time.perf_counter() - start_s)
 
     async def run(self, cell: Cell) -> None:
         """Run one cell to its end."""
@@ -166,7 +176,7 @@ class _Load:
         """What was measured, and how many measurements showed nothing."""
         floor = median(self.floors_s) if self.floors_s else math.inf
         budget = self._info.max_num_batched_tokens
-        prefills = [prefill_row(ttft_s, floor, n, budget) for ttft_s, n in self._prefills]
+        prefills = [prefill_row(first_s, floor, n, budget) for first_s, n in self._prefills]
         found = [row for row in self._batches + prefills if row is not None]
         rows = [{"step": step, **row} for step, row in enumerate(found)]
         return rows, len(self._batches) + len(prefills) - len(rows)
@@ -215,20 +225,22 @@ class _Load:
         n -= n % budget if n > budget else 0
         ttfts_s = []
         for _ in range(_REPEATS):
-            probe: list[list[float]] = [[]]
-            sent_s = await self._send(probe, 1, _PROBE_TOKENS)
-            if await self._is_timely(sent_s):
-                self.floors_s.append(floor_s(sent_s, probe[0]))
-            sent_s, ttft_s = await self._ttft_s(n)
-            if await self._is_timely(sent_s):
-                ttfts_s.append(ttft_s)
+            floor = await self._alone(1, _PROBE_TOKENS, floor_s)
+            self.floors_s += [] if floor is None else [floor]
+            first_s = await self._alone(n, _TTFT_TOKENS, ttft_s)
+            ttfts_s += [] if first_s is None else [first_s]
         self._prefills.append((median(ttfts_s) if ttfts_s else 0.0, n))
 
-    async def _ttft_s(self, prompt_tokens: int) -> tuple[float, float]:
-        """When a prompt was sent, and how long its first token took."""
+    async def _alone(
+        self,
+        prompt_tokens: int,
+        output_tokens: int,
+        reading: Callable[[float, Sequence[float]], float | None],
+    ) -> float | None:
+        """What ``reading`` says of a prompt that is alone; None also if it was not seen in time."""
         times: list[list[float]] = [[]]
-        sent_s = await self._send(times, prompt_tokens, 1)
-        return sent_s, times[0][0] - sent_s
+        sent_s = await self._send(times, prompt_tokens, output_tokens)
+        return reading(sent_s, times[0]) if await self._is_timely(sent_s) else None
 
     def _output_tokens(self, cell: Cell) -> int:
         """The cell's, and one for each step that computes its prompts."""

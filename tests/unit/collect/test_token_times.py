@@ -4,7 +4,7 @@ from itertools import accumulate
 
 import pytest
 
-from chimera_train.collect.token_times import decode_row, floor_s, mixed_row, prefill_row
+from chimera_train.collect.token_times import decode_row, floor_s, mixed_row, prefill_row, ttft_s
 
 STEP_S, PREFILL_S, FLOOR_S = 0.010, 0.035, 0.004
 
@@ -86,3 +86,19 @@ def test_a_prompt_of_several_chunks_is_their_mean() -> None:
     assert (row["prefill_tokens"], row["n_prefill"], row["n_seqs"]) == (64, 1, 1)
     assert row["prefill_attn"] == 192 * 193 / 2 / 3
     assert row["max_prefill_ctx"] == 192
+
+
+def test_tokens_that_come_together_came_late() -> None:
+    """A server that stops for three steps hands their tokens on at once, when it goes on."""
+    on_time = arrivals([STEP_S] * 20, 0, 12)
+    late_first = [max(time, on_time[3] + 0.004) for time in on_time]
+    late_last = [*on_time[:9], *[on_time[11] + 0.004] * 3]
+    for times in (late_first, late_last):
+        row = decode_row([times], 100)
+        assert row is not None
+        assert row["step_ms"] == pytest.approx(10, rel=0.1)
+    assert decode_row([[1.0] * 12], 100) is None
+    assert ttft_s(0.0, on_time) == pytest.approx(STEP_S)
+    assert ttft_s(0.0, late_first) is None
+    assert floor_s(0.0, late_first) is None
+    assert mixed_row([[1.0] * 12], 50, [1.0], 64) is None
