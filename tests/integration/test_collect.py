@@ -207,13 +207,13 @@ def test_a_profile_over_http_agrees_with_the_tracer(tmp_path: Path) -> None:
             Pool(engines=[spec]),
             ENGINE,
             tmp_path / "out",
-            StepsSettings(budget_s=20),
+            StepsSettings(budget_s=15),
             output=Output(quiet=True),
         )
     described, steps = read_step_log(log)
     del described["vocab_size"]
     assert result.engine == EngineInfo.model_validate({"model": spec.model, **described})
-    assert min(result.regimes.values()) >= 10
+    assert min(result.regimes.values()) >= 5
 
     # Both predict the time of all steps of a regime; a single step of this machine is noise.
     traced = pd.DataFrame(steps).astype(float)
