@@ -123,6 +123,10 @@ def average_case(
     for path, recording in zip(requests, recordings, strict=True):
         if "ttft_ms" not in recording:
             raise DataError(f"{path} lacks the column ttft_ms, which the average case needs.")
+        if (recording["ttft_ms"] <= 0).any():
+            raise DataError(
+                f"{path} has requests with a ttft_ms of 0: leave out what was not seen."
+            )
     document = fit_average_case(observed_loads(recordings, window_s), requests).model_dump()
     write_json(out, document)
     Output(as_json=as_json).result(
@@ -181,6 +185,7 @@ def _average_case_summary(document: Mapping[str, Any]) -> list[Any]:
     mape = document["mape"]
     better = [name for name in ("constant", "mm1") if mape[name] <= mape["used"]]
     lowest, highest = document["fitted_on"]["rates_per_s"]
+    is_bounded = any(load["saturated"] for load in document["loads"])
     return [
         table(
             ["requests/s", "requests", "mean TTFT ms", "held-out error %"],
@@ -202,6 +207,6 @@ def _average_case_summary(document: Mapping[str, Any]) -> list[Any]:
         f"NOT better than {' and '.join(better)}: use that instead"
         if better
         else "better than a constant and than M/M/1",
-        f"observed from {lowest:.4g} to {highest:.4g} requests/s, extrapolated to mu, saturated"
-        " from there on",
+        f"the endpoint kept up with {lowest:.4g} to {highest:.4g} requests/s"
+        + ("" if is_bounded else "; none saturated it, so mu may be far too high"),
     ]

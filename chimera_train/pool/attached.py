@@ -1,5 +1,6 @@
 """The configuration of an engine that runs already: what it shows and what the pool file says."""
 
+from chimera_train.config import parse_settings
 from chimera_train.errors import ConfigError, EngineError
 from chimera_train.pool.launch import RunningEngine
 from chimera_train.pool.probe import metric_samples, served_models, vllm_version
@@ -31,6 +32,7 @@ def describe_attached(engine: RunningEngine) -> EngineInfo:
         EngineError: it is busy, or does not show what one vLLM engine does.
     """
     name, declared = engine.spec.name, require_declared(engine.spec)
+    served = served_models(engine.base_url, name)
     samples = metric_samples(engine.base_url, name)
     caches = [sample.labels for sample in samples if sample.name == "vllm:cache_config_info"]
     requests = sum(
@@ -45,20 +47,22 @@ def describe_attached(engine: RunningEngine) -> EngineInfo:
         )
     try:
         (cache,) = caches
-        return EngineInfo.model_validate(
+        return parse_settings(
             {
                 **declared.model_dump(),
                 "model": engine.spec.model,
                 "vllm_version": vllm_version(engine.base_url),
-                "max_model_len": served_models(engine.base_url, name)[engine.served_model],
+                "max_model_len": served.get(engine.served_model),
                 "block_size": int(cache["block_size"]),
                 "num_kv_blocks": int(cache["num_gpu_blocks"]),
                 "enable_prefix_caching": cache["enable_prefix_caching"] == "True",
-            }
+            },
+            EngineInfo,
+            "the engine",
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, ConfigError) as error:
         raise EngineError(
-            f"Engine '{name}' does not show max_model_len in /v1/models and the KV cache of one"
-            f" engine in /metrics ({error}): a profile over HTTP needs a vLLM server, without data"
-            " parallelism."
+            f"Engine '{name}' does not show its version, max_model_len in /v1/models and the KV"
+            f" cache of one engine in /metrics ({error}): a profile over HTTP needs a vLLM server,"
+            " without data parallelism."
         ) from error

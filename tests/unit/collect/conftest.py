@@ -113,6 +113,7 @@ class FakeVllm:
 
     STEP_S = 0.004
     VOCABULARY = 200
+    MAX_MODEL_LEN = 256
     CACHE = 'block_size="16",num_gpu_blocks="513",enable_prefix_caching="True"'
 
     def __init__(self) -> None:
@@ -127,15 +128,17 @@ class FakeVllm:
         }
 
     def app(self) -> Starlette:
-        models = {"data": [{"id": "fake", "max_model_len": 256}]}
         return Starlette(
             routes=[
-                Route("/v1/models", lambda _: JSONResponse(models)),
+                Route("/v1/models", self.models),
                 Route("/version", lambda _: JSONResponse({"version": "0.0.fake"})),
                 Route("/metrics", self.show),
                 Route("/v1/completions", self.complete, methods=["POST"]),
             ]
         )
+
+    async def models(self, request: Request) -> Response:
+        return JSONResponse({"data": [{"id": "fake", "max_model_len": self.MAX_MODEL_LEN}]})
 
     async def show(self, request: Request) -> Response:
         return Response("".join(f"{name} {value}\n" for name, value in self.metrics.items()))

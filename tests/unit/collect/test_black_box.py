@@ -89,6 +89,7 @@ def test_what_http_does_not_show_must_be_declared(vllm: Any, tmp_path: Path) -> 
         ({"metrics": {"vllm:num_requests_running": 3.0}}, "serving 3 requests of others"),
         ({"metrics": {}}, "needs a vLLM server"),
         ({"metrics": {'vllm:cache_config_info{block_size="None"}': 1.0}}, "needs a vLLM server"),
+        ({"MAX_MODEL_LEN": None}, "the engine: max_model_len: input should be a valid integer"),
         ({"metrics": {"no such": "format"}}, "does not show its metrics"),
         ({"foreign_tokens": 1}, r"computed \+\d+ prompt tokens beside"),
         ({"VOCABULARY": 10}, "refused a profiling request: .*out of vocabulary"),

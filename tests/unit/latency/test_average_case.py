@@ -168,6 +168,7 @@ def test_the_command_writes_a_file_and_says_what_it_beats(app: typer.Typer, tmp_
     text = CliRunner().invoke(app, [*arguments, "--window-s", "100"], catch_exceptions=False).stdout
     assert "mu 12 requests/s, k 3" in text
     assert "better than a constant and than M/M/1" in text
+    assert "none saturated it, so mu may be far too high" in text
     assert load_average_case(out).fitted_on["requests"] == 3500
     result = CliRunner().invoke(app, [*arguments, "--window-s", "100", "--json"])
     assert json.loads(result.stdout) == {**json.loads(out.read_text()), "out": str(out)}
@@ -177,8 +178,13 @@ def test_too_few_rates_or_no_ttft_write_nothing(app: typer.Typer, tmp_path: Path
     frame = recording([2, 8, 4, 10, 6, 5, 1], 100.0)
     few = write(tmp_path / "few.jsonl", frame)
     none = write(tmp_path / "none.jsonl", frame.drop(columns="ttft_ms"), e2e_ms=1.0)
+    zero = write(tmp_path / "zero.jsonl", frame.assign(ttft_ms=0.0))
     out = tmp_path / "endpoint.json"
-    for requests, words in ((few, "1 arrival rates of at least 30"), (none, "lacks the column")):
+    for requests, words in (
+        (zero, "a ttft_ms of 0"),
+        (few, "1 arrival rates of at least 30"),
+        (none, "lacks the column"),
+    ):
         arguments = ["fit", "average-case", "--requests", requests, "--out", str(out)]
         error = CliRunner().invoke(app, arguments).exception
         assert isinstance(error, DataError)
