@@ -111,7 +111,7 @@ def mixed_row(
         if min(alone_s, gaps[step - 2], gaps[step + 1]) >= _SHORTEST_STEP_S:  # neither end is late
             found.append((latest[step + 1] - latest[step - 2] - 2 * alone_s, step))
     step_s = median(seconds for seconds, _ in found) if found else 0.0
-    if step_s <= 0:
+    if step_s <= alone_s / 2:  # a prompt makes no step faster: that is noise
         return None
     step = round(fmean(step for _, step in found))
     arriving = (arriving_tokens, 0, arriving_tokens)

@@ -215,13 +215,12 @@ def test_a_profile_over_http_agrees_with_the_tracer(tmp_path: Path) -> None:
     assert result.engine == EngineInfo.model_validate({"model": spec.model, **described})
     assert min(result.regimes.values()) >= 5
 
-    # Both predict the time of all steps of a regime; a single step of this machine is noise.
+    # By median: a single step of this machine is noise.
     traced = pd.DataFrame(steps).astype(float)
-    fits = [fit("eq9", frame) for frame in (read_steps(tmp_path / "out").frame, traced)]
-    from_outside, from_inside = (predict(fitted, traced) for fitted in fits)
+    seen = read_steps(tmp_path / "out").frame
+    ratio = seen["step_ms"] / predict(fit("eq9", traced), seen)
     for regime in range(len(REGIMES)):
-        mine = regimes(traced) == regime
-        assert abs(from_outside[mine].sum() / from_inside[mine].sum() - 1) < 0.3
+        assert 0.6 < ratio[regimes(seen) == regime].median() < 1.7
 
 
 def test_three_busy_engines_are_predicted_by_the_sharing_curve(tmp_path: Path) -> None:
