@@ -117,9 +117,10 @@ def _summary(document: Mapping[str, Any], out: Path) -> list[Any]:
     judged = dict(sorted(judged.items(), key=lambda entry: -entry[1]["mape"]["overall"]))
     repeats = document["repeatability"]
     stalls = document["stalls"]
+    source = f" ({document['source']})" if document["source"] else ""
     parts: list[Any] = [
-        f"{document['fitted_on']['steps']} steps; errors in % on steps of contexts not seen, and"
-        f" of batch shapes not seen; {document['kind']} is used",
+        f"{document['fitted_on']['steps']} steps{source}; errors in % on steps of contexts not"
+        f" seen, and of batch shapes not seen; {document['kind']} is used",
         table(
             ["model", "overall", "decode-only", "prefill-only", "mixed", "shapes", "bias", "p90"],
             [

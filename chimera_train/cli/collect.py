@@ -20,6 +20,8 @@ from chimera_train.output import Output, table
 
 if TYPE_CHECKING:
     from chimera_train.collect.step_data_set import StepsResult
+    from chimera_train.collect.steps import StepsSettings
+    from chimera_train.pool.schema import Pool
 
 __all__ = ["register"]
 
@@ -121,7 +123,11 @@ def steps(
     pool: PoolOption,
     out: OutDir,
     engine: Annotated[
-        str | None, typer.Option("--engine", help="Engine to start alone and profile.")
+        str | None,
+        typer.Option(
+            "--engine",
+            help="Engine to profile alone: started with a tracer, or over HTTP if it runs already.",
+        ),
     ] = None,
     together: Annotated[
         str | None,
@@ -144,7 +150,8 @@ def steps(
         typer.Option(
             "--precision-percent",
             show_default="2",
-            help="With --engine: stop before that once the time of a batch is known to this.",
+            help="With --engine: stop before that once the time of a batch is known to this (not over"
+            " HTTP).",
         ),
     ] = None,
     rounds: Annotated[
@@ -187,12 +194,22 @@ def _alone(
 ) -> None:
     from chimera_train.collect.provenance import FILE_NAME as PROVENANCE
     from chimera_train.collect.steps import StepsSettings, collect_steps
+    from chimera_train.errors import ConfigError
     from chimera_train.pool.schema import load_pool
 
     settings = settings_from(params, "collect_steps", StepsSettings, "collect steps", options)
     what = {"engine": engine, **settings.model_dump()}
+    loaded = load_pool(pool)
+    if loaded.select([engine])[0].launch is None:
+        if options["precision_percent"] is not None:
+            raise ConfigError(
+                f"--precision-percent is for engines that are started here, but '{engine}' already"
+                " runs."
+            )
+        _over_http(loaded, engine, out, settings, track, output)
+        return
     with tracked(track, f"collect_steps {engine}", what) as run:
-        result = collect_steps(load_pool(pool), engine, out, settings, output=output)
+        result = collect_steps(loaded, engine, out, settings, output=output)
         regimes = result.regimes
         figures = {
             "steps": result.steps,
@@ -251,6 +268,42 @@ def _summary(result: "StepsResult") -> list[Any]:
         f"{result.steps} steps, {result.passes} passes over the grid; {engine.device}, vLLM"
         f" {engine.vllm_version}",
     ]
+
+
+def _over_http(
+    pool: "Pool",
+    engine: str,
+    out: Path,
+    settings: "StepsSettings",
+    track: str | None,
+    output: Output,
+) -> None:
+    from chimera_train.collect.over_http import SOURCE, collect_over_http
+    from chimera_train.collect.provenance import FILE_NAME as PROVENANCE
+
+    what = {"engine": engine, "budget_s": settings.budget_s, "seed": settings.seed}
+    with tracked(track, f"collect_steps {engine}", what) as run:
+        result = collect_over_http(pool, engine, out, settings, output=output)
+        counts = {"steps": sum(result.regimes.values()), "regimes": dict(result.regimes)}
+        if run is not None:
+            run.metrics(counts)
+            run.artifact(out / PROVENANCE)
+    low, floor, high = result.floor_ms
+    output.result(
+        {
+            **counts,
+            "device": result.engine.device,
+            "source": SOURCE,
+            "unclear": result.unclear,
+            "http_floor_ms": result.floor_ms,
+            "out": str(out),
+        },
+        table(["steps", *result.regimes], [[counts["steps"], *result.regimes.values()]]),
+        f"{result.engine.device}, vLLM {result.engine.vllm_version}, measured over HTTP;"
+        f" {result.unclear} measurements were unclear",
+        f"a request costs {floor:.3g} ms beside its steps (quartiles {low:.3g} to {high:.3g})",
+        f"wrote {out}",
+    )
 
 
 def _together(

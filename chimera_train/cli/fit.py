@@ -22,9 +22,13 @@ __all__ = ["register"]
 
 def register(app: typer.Typer) -> None:
     """Add the command group to ``app``."""
-    group = typer.Typer(help="Fit the length forests or the router.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Fit the length forests, the router, or an opaque endpoint's average case.",
+        no_args_is_help=True,
+    )
     group.command()(length)
     group.command()(router)
+    group.command()(average_case)
     app.add_typer(group, name="fit")
 
 
@@ -89,6 +93,47 @@ def router(
     output.result(metrics, *_router_summary(metrics), f"wrote {out}")
 
 
+def average_case(
+    requests: Annotated[
+        list[Path],
+        typer.Option(
+            "--requests",
+            help="Observed requests of one endpoint (.jsonl, .jsonl.gz or .parquet) at one arrival"
+            " rate; give several, or --window-s.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="File (JSON) to write.")],
+    window_s: Annotated[
+        float | None,
+        typer.Option(
+            "--window-s",
+            min=1,
+            help="Cut recordings into windows of so many seconds, long against a request.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """How long the first token of an opaque endpoint takes by arrival rate (SFS, average case)."""
+    from chimera_train.errors import DataError
+    from chimera_train.files import write_json
+    from chimera_train.latency.average_case import fit_average_case, observed_loads
+    from chimera_train.simulate.replay import read_requests
+
+    recordings = [read_requests(path) for path in requests]
+    for path, recording in zip(requests, recordings, strict=True):
+        if "ttft_ms" not in recording:
+            raise DataError(f"{path} lacks the column ttft_ms, which the average case needs.")
+        if (recording["ttft_ms"] <= 0).any():
+            raise DataError(
+                f"{path} has requests with a ttft_ms of 0: leave out what was not seen."
+            )
+    document = fit_average_case(observed_loads(recordings, window_s), requests).model_dump()
+    write_json(out, document)
+    Output(as_json=as_json).result(
+        {**document, "out": str(out)}, *_average_case_summary(document), f"wrote {out}"
+    )
+
+
 def _length_summary(metrics: Mapping[str, Any]) -> list[Any]:
     distance, baselines = metrics["kendall_distance"], metrics["baselines"]
     low, high = distance["ci"]
@@ -133,4 +178,35 @@ def _router_summary(metrics: Mapping[str, Any]) -> list[Any]:
         "calibration error (ECE): raw {raw:.4g}, calibrated {calibrated:.4g}".format(
             **metrics["ece"]
         ),
+    ]
+
+
+def _average_case_summary(document: Mapping[str, Any]) -> list[Any]:
+    mape = document["mape"]
+    better = [name for name in ("constant", "mm1") if mape[name] <= mape["used"]]
+    lowest, highest = document["fitted_on"]["rates_per_s"]
+    is_bounded = any(load["saturated"] for load in document["loads"])
+    return [
+        table(
+            ["requests/s", "requests", "mean TTFT ms", "held-out error %"],
+            [
+                [
+                    load["rate_per_s"],
+                    load["requests"],
+                    "saturated" if load["saturated"] else load["ttft_ms"],
+                    load["held_out_error_percent"],
+                ]
+                for load in document["loads"]
+            ],
+        ),
+        "",
+        f"mu {document['mu_per_s']:.4g} requests/s, k {document['k']}; without waiting"
+        f" {document['floor_ms']:.4g} ms + {document['floor_ms_s']:.4g} ms for every request/s",
+        f"held-out MAPE of the mean TTFT: {mape['used']:.3g} %; with the published constant floor"
+        f" {mape['published']:.3g} %, constant {mape['constant']:.3g} %, M/M/1 {mape['mm1']:.3g} %",
+        f"NOT better than {' and '.join(better)}: use that instead"
+        if better
+        else "better than a constant and than M/M/1",
+        f"the endpoint kept up with {lowest:.4g} to {highest:.4g} requests/s"
+        + ("" if is_bounded else "; none saturated it, so mu may be far too high"),
     ]

@@ -107,6 +107,7 @@ def write_profile(
         {
             "schema_version": SCHEMA_VERSION,
             "status": "complete" if is_complete else "partial",
+            "source": "tracer",
             "settings": settings,
             "counts": {
                 "steps": len(steps),

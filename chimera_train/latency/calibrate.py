@@ -128,6 +128,7 @@ def calibrate(
         "table": None,
         "engine": None,
         "device": None,
+        "source": _source(steps.source),
         "fitted_on": {
             "steps": len(frame),
             "source": str(steps.source),
@@ -166,6 +167,12 @@ def calibrate(
             "decode_ms_per_token": decode_ms_per_token,
         }
     return Calibration(document, candidates[kind].unseen_contexts)
+
+
+def _source(steps: Path) -> str | None:
+    """How steps were measured, as the provenance beside them says; None where nothing does."""
+    provenance = steps.with_name("provenance.json")
+    return read_json(provenance).get("source") if provenance.is_file() else None
 
 
 def _is_possible(kind: str, frame: pd.DataFrame) -> bool:

@@ -4,10 +4,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from chimera_train.errors import EngineError
 
-__all__ = ["http_client", "is_healthy", "served_models", "vllm_version"]
+__all__ = ["http_client", "is_healthy", "metric_samples", "served_models", "vllm_version"]
 
 _TIMEOUT_S = 5.0
 
@@ -63,3 +65,24 @@ def vllm_version(base_url: str) -> str | None:
             return str(client.get("../version").raise_for_status().json()["version"])
         except (httpx2.HTTPError, ValueError, KeyError, TypeError):
             return None
+
+
+def metric_samples(base_url: str, engine: str) -> list[Sample]:
+    """What vLLM's ``/metrics``, beside ``/v1``, says now; each sample has name, labels and value.
+
+    Args:
+        base_url: of the engine's API.
+        engine: its name, for messages.
+
+    Raises:
+        EngineError: it cannot be reached, or answers something else.
+    """
+    try:
+        with http_client(base_url) as client:
+            text = client.get("../metrics").raise_for_status().text
+        return [s for family in text_string_to_metric_families(text) for s in family.samples]
+    except (httpx2.HTTPError, ValueError) as error:
+        raise EngineError(
+            f"Engine '{engine}' does not show its metrics beside {base_url} ({error}): is it a vLLM"
+            " server?"
+        ) from error

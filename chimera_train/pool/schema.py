@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from chimera_train.config import Settings, load_yaml
 from chimera_train.errors import ConfigError
 
-__all__ = ["EngineInfo", "EngineSpec", "Launch", "Pool", "Price", "load_pool"]
+__all__ = ["Declared", "EngineInfo", "EngineSpec", "Launch", "Pool", "Price", "load_pool"]
 
 
 class Launch(Settings):
@@ -38,6 +38,23 @@ class Price(Settings):
     output_usd_per_m: float = Field(ge=0)
 
 
+class Declared(Settings):
+    """What an engine resolved its configuration to and does not show over HTTP.
+
+    Attributes:
+        device: such as ``NVIDIA H200``; engines on the same one have the same name for it.
+        max_num_seqs, max_num_batched_tokens: sequences and tokens in a step at most.
+    """
+
+    device: str
+    max_num_seqs: int = Field(gt=0)
+    max_num_batched_tokens: int = Field(gt=0)
+    enable_chunked_prefill: bool
+    scheduling_policy: Literal["fcfs", "priority"]
+    async_scheduling: bool
+    tensor_parallel_size: int = Field(gt=0)
+
+
 class EngineSpec(Settings):
     """One engine: a model served by one vLLM instance.
 
@@ -48,6 +65,7 @@ class EngineSpec(Settings):
         device_group: engines with the same value share a device and slow each other down.
         launch: start the engine here; exactly one of ``launch`` and ``base_url`` is given.
         base_url: an engine that already runs, such as ``http://127.0.0.1:8000/v1``.
+        declared: with ``base_url``: what it was started with, for profiling it.
         opaque: true for an endpoint whose state cannot be seen.
     """
 
@@ -56,6 +74,7 @@ class EngineSpec(Settings):
     device_group: str | None = None
     launch: Launch | None = None
     base_url: str | None = None
+    declared: Declared | None = None
     opaque: bool = False
     price: Price | None = None
 
@@ -63,6 +82,8 @@ class EngineSpec(Settings):
     def _one_way_to_reach_it(self) -> "EngineSpec":
         if (self.launch is None) == (self.base_url is None):
             raise ValueError("give exactly one of 'launch' (start it here) and 'base_url'")
+        if self.launch is not None and self.declared is not None:
+            raise ValueError("'declared' belongs to 'base_url': an engine started here is traced")
         return self
 
 
@@ -92,7 +113,7 @@ class Pool(Settings):
         return [engine for engine in self.engines if names is None or engine.name in names]
 
 
-class EngineInfo(Settings):
+class EngineInfo(Declared):
     """``engine.json``: what an engine resolved its configuration to when it ran.
 
     ``num_kv_blocks`` is the number of KV blocks the engine allocated, each of ``block_size``
@@ -101,18 +122,11 @@ class EngineInfo(Settings):
     """
 
     model: str
-    device: str
     vllm_version: str
-    max_num_seqs: int = Field(gt=0)
-    max_num_batched_tokens: int = Field(gt=0)
     max_model_len: int = Field(gt=0)
     block_size: int = Field(gt=0)
     num_kv_blocks: int = Field(gt=0)
     enable_prefix_caching: bool
-    enable_chunked_prefill: bool
-    scheduling_policy: Literal["fcfs", "priority"]
-    async_scheduling: bool
-    tensor_parallel_size: int = Field(gt=0)
 
 
 def load_pool(path: Path) -> Pool:

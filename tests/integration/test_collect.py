@@ -14,12 +14,15 @@ from statistics import geometric_mean, median
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 import yaml
 from pandas.testing import assert_frame_equal
 
+from chimera_train.collect.device import cpu_name
 from chimera_train.collect.jobs import CollectSettings
+from chimera_train.collect.over_http import collect_over_http
 from chimera_train.collect.sharing import decode_together
 from chimera_train.collect.step_log import FILE_VARIABLE, batch_shape, read_step_log
 from chimera_train.collect.step_walk import steps_of
@@ -27,10 +30,12 @@ from chimera_train.collect.steps import REGIMES, StepsSettings, collect_steps
 from chimera_train.collect.traces import collect_traces
 from chimera_train.errors import EngineError
 from chimera_train.files import read_json
+from chimera_train.latency.fit import fit, predict, regimes
+from chimera_train.latency.steps import read_steps
 from chimera_train.output import Output
 from chimera_train.pool.launch import running_pool
 from chimera_train.pool.models import resolve_model
-from chimera_train.pool.schema import EngineInfo, load_pool
+from chimera_train.pool.schema import Declared, EngineInfo, EngineSpec, Pool, load_pool
 from chimera_train.tasks import get_task
 from chimera_train.traces.store import read_table
 from chimera_train.workflows.model import load_workflow
@@ -183,6 +188,52 @@ def test_a_profile_has_all_regimes_and_the_engine_as_it_resolved(tmp_path: Path)
         assert (prefilled == wanted) if cell["kind"] != "mixed" else (prefilled >= wanted)
         decoded = sum(step["decode_tokens"] for step in steps)
         assert decoded == cell["n_seqs"] * (cell["output_tokens"] - 1)
+
+
+def test_a_profile_over_http_agrees_with_the_tracer(tmp_path: Path) -> None:
+    """The same engine under the same load, seen from outside and by a tracer inside."""
+    log = tmp_path / "steps.jsonl"
+    with running_pool(
+        load_pool(DEMO),
+        log_dir=tmp_path,
+        output=Output(quiet=True),
+        only=[ENGINE],
+        extra_args={"scheduler_cls": "chimera_train.collect.tracer.tracing_scheduler"},
+        extra_env={FILE_VARIABLE: str(log), "PYTHONPATH": str(DEMO.parents[2])},
+    ) as (engine,):
+        assert engine.spec.launch is not None
+        flags = engine.spec.launch.args
+        declared = Declared.model_validate(
+            {
+                **{name: flags[name] for name in ("max_num_seqs", "max_num_batched_tokens")},
+                "scheduling_policy": flags["scheduling_policy"],
+                "device": cpu_name(),
+                "enable_chunked_prefill": True,
+                "async_scheduling": False,
+                "tensor_parallel_size": 1,
+            }
+        )
+        spec = EngineSpec(
+            name=ENGINE, model=engine.spec.model, base_url=engine.base_url, declared=declared
+        )
+        result = collect_over_http(
+            Pool(engines=[spec]),
+            ENGINE,
+            tmp_path / "out",
+            StepsSettings(budget_s=15),
+            output=Output(quiet=True),
+        )
+    described, steps = read_step_log(log)
+    del described["vocab_size"]
+    assert result.engine == EngineInfo.model_validate({"model": spec.model, **described})
+    assert min(result.regimes.values()) >= 5
+
+    # By median: a single step of this machine is noise.
+    traced = pd.DataFrame(steps).astype(float)
+    seen = read_steps(tmp_path / "out").frame
+    ratio = seen["step_ms"] / predict(fit("eq9", traced), seen)
+    for regime in range(len(REGIMES)):
+        assert 0.6 < ratio[regimes(seen) == regime].median() < 1.7
 
 
 def test_three_busy_engines_are_predicted_by_the_sharing_curve(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import uvicorn
@@ -104,6 +104,70 @@ class FakeEngine:
             self.active -= 1
 
 
+class FakeVllm:
+    """Streams so many tokens for each prompt as asked, one in ``STEP_S``; counts its work.
+
+    ``metrics`` are lines of ``/metrics`` by name; ``foreign_tokens`` are counted on top of every
+    request's; ``stream`` overrides the events of a stream.
+    """
+
+    STEP_S = 0.004
+    VOCABULARY = 200
+    MAX_MODEL_LEN = 256
+    CACHE = 'block_size="16",num_gpu_blocks="513",enable_prefix_caching="True"'
+
+    def __init__(self) -> None:
+        self.base_url = ""
+        self.foreign_tokens = 0
+        self.prompts: list[list[int]] = []
+        self.stream: list[bytes] | None = None
+        self.metrics = {
+            f"vllm:cache_config_info{{{self.CACHE}}}": 1.0,
+            "vllm:num_requests_running": 0.0,
+            "vllm:prompt_tokens_total": 70.0,
+        }
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/v1/models", self.models),
+                Route("/version", lambda _: JSONResponse({"version": "0.0.fake"})),
+                Route("/metrics", self.show),
+                Route("/v1/completions", self.complete, methods=["POST"]),
+            ]
+        )
+
+    async def models(self, request: Request) -> Response:
+        return JSONResponse({"data": [{"id": "fake", "max_model_len": self.MAX_MODEL_LEN}]})
+
+    async def show(self, request: Request) -> Response:
+        return Response("".join(f"{name} {value}\n" for name, value in self.metrics.items()))
+
+    async def complete(self, request: Request) -> Response:
+        body = await request.json()
+        prompts = body["prompt"] if isinstance(body["prompt"][0], list) else [body["prompt"]]
+        if max(map(max, prompts)) >= self.VOCABULARY:
+            return JSONResponse({"error": {"message": "out of vocabulary"}}, status_code=400)
+        self.prompts += prompts
+        self.metrics["vllm:prompt_tokens_total"] += sum(map(len, prompts)) + self.foreign_tokens
+        if not body.get("stream"):
+            return JSONResponse({"id": "1", "choices": [], "created": 1, "model": "fake"})
+        return StreamingResponse(self._stream(body), media_type="text/event-stream")
+
+    async def _stream(self, body: dict[str, Any]) -> AsyncIterator[bytes]:
+        for event in self.stream or ():
+            yield event
+            return
+        prompts = body["prompt"]
+        await asyncio.sleep(sum(map(len, prompts)) * 2e-5)
+        for token in range(1, body["max_tokens"] + 1):
+            await asyncio.sleep(self.STEP_S)
+            for index in range(len(prompts)):
+                choice = {"index": index, "text": ""}
+                yield _event([choice], usage={"completion_tokens": token})
+        yield b"data: [DONE]\n\n"
+
+
 def _event(choices: list[dict[str, Any]], **fields: Any) -> bytes:
     chunk = {"id": "1", "created": 1, "model": "fake", "object": "chat.completion.chunk"}
     return f"data: {json.dumps({**chunk, 'choices': choices, **fields})}\n\n".encode()
@@ -118,13 +182,16 @@ def default_reply(body: dict[str, Any]) -> str:
     return f"so the answer {number}"
 
 
+Fake = TypeVar("Fake", FakeEngine, FakeVllm)
+
+
 class _Server(uvicorn.Server):
     def capture_signals(self) -> Any:
         return nullcontext()
 
 
 @contextmanager
-def serving(fake: FakeEngine) -> Iterator[FakeEngine]:
+def serving(fake: Fake) -> Iterator[Fake]:
     config = uvicorn.Config(fake.app(), port=0, log_level="critical", timeout_graceful_shutdown=1)
     server = _Server(config)
     thread = threading.Thread(target=server.run)
@@ -141,6 +208,12 @@ def serving(fake: FakeEngine) -> Iterator[FakeEngine]:
 @pytest.fixture
 def engine() -> Iterator[FakeEngine]:
     with serving(FakeEngine()) as fake:
+        yield fake
+
+
+@pytest.fixture
+def vllm() -> Iterator[FakeVllm]:
+    with serving(FakeVllm()) as fake:
         yield fake
 
 

@@ -172,6 +172,7 @@ def test_bad_input_is_exit_code_2_and_writes_nothing(
         (["--together", "gpu", "--budget-s", "3"], "--budget-s belongs to --engine"),
         (["--together", "gpu", "--precision-percent", "3"], "--precision-percent belongs to"),
         (["--engine", "one", "--precision-percent", "0"], "precision_percent: input should be"),
+        (["--engine", "one", "--precision-percent", "3"], "is for engines that are started here"),
         (["--together", "gpu", "--rounds", "1"], "rounds: input should be greater than or equal"),
         (["--together", "typo"], "no device group 'typo': it has gpu, single"),
         (["--together", "single"], "nothing to measure together"),

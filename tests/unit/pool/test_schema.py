@@ -29,6 +29,12 @@ engines:
         ("max_num_seqs: 16", "max_num_seqs: [16]", 5, r"engines\.0\.launch\.args\.max_num_seqs"),
         ('SPACE: "1"', "SPACE: 1", 6, r"VLLM_CPU_KVCACHE_SPACE: input should be a valid string"),
         ("    launch:\n", "    launch:\n      port: 99999\n", 5, r"launch\.port.*less than"),
+        (
+            "8000/v1\n",
+            "8000/v1\n    declared: {device: x}\n",
+            10,
+            "declared.max_num_seqs: field req",
+        ),
         ("name: b", "name: a", 1, "engine name 'a' is used more than once"),
         ("base_url", "base_uri", 9, r"engines\.1\.base_uri: extra inputs"),
         ("    base_url: http://127.0.0.1:8000/v1\n", "", 7, "exactly one of 'launch'"),
@@ -42,6 +48,24 @@ def test_a_mistake_is_named_with_its_line_and_key(
     path = tmp_path / "pool.yaml"
     path.write_text(GOOD.replace(old, new))
     with pytest.raises(ConfigError, match=rf"pool\.yaml:{line}: .*{words}"):
+        load_pool(path)
+
+
+def test_what_an_engine_was_started_with_is_declared_only_where_it_runs_already(
+    tmp_path: Path,
+) -> None:
+    declared = (
+        "    declared: {device: x, max_num_seqs: 8, max_num_batched_tokens: 64,"
+        " enable_chunked_prefill: true, scheduling_policy: fcfs, async_scheduling: false,"
+        " tensor_parallel_size: 1}\n"
+    )
+    path = tmp_path / "pool.yaml"
+    path.write_text(GOOD + declared)
+    spec = load_pool(path).engines[1].declared
+    assert spec is not None
+    assert (spec.device, spec.max_num_seqs) == ("x", 8)
+    path.write_text(GOOD.replace("    launch:\n", declared + "    launch:\n"))
+    with pytest.raises(ConfigError, match="'declared' belongs to 'base_url'"):
         load_pool(path)
 
 
