@@ -260,15 +260,14 @@ def read_engine(path: Path) -> EngineInfo:
 
 
 def _require_fitting_cache(steps: Steps, engine: EngineInfo) -> None:
-    """Raise ``DataError`` if a sequence is longer than ``engine`` can hold."""
+    """Raise ``DataError`` if a sequence is longer than the KV cache of ``engine``."""
     names = [name for name in ("max_prefill_ctx", "max_decode_ctx") if name in steps.frame]
     longest = max((float(steps.frame[name].max()) for name in names), default=0.0)
-    limit = min(engine.max_model_len, engine.num_kv_blocks * engine.block_size)
+    limit = engine.num_kv_blocks * engine.block_size
     if longest > limit:
         raise DataError(
-            f"{steps.source} has a request of {longest:.0f} tokens, but the engine holds {limit} at"
-            " most (max_model_len, num_kv_blocks): give the engine.json of the engine that was"
-            " measured."
+            f"{steps.source} has a request of {longest:.0f} tokens, longer than the {limit} of the"
+            " engine's KV cache: give the engine.json of the engine that was measured."
         )
 
 

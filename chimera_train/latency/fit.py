@@ -98,19 +98,20 @@ def check_enough(steps: Steps, *, contexts: bool = True) -> None:
             " profile the engine longer or restrict the steps less."
         )
     values = axes(frame)
-    shape_of = pd.DataFrame({name: values[name] for name in ("prefill_tokens", "decode_tokens")})
     has_prefill = frame["prefill_tokens"] > 0
     # A row that sums up whole runs has steps of both kinds.
     decodes = ~has_prefill | (is_summed(frame) & (frame["decode_tokens"] > 0))
-    for name, part, context in (
-        ("without", decodes, "mean_decode_ctx"),
-        ("with", has_prefill, "prefill_ctx"),
+    for name, part, shape, context in (
+        ("without", decodes, ["decode_tokens"], "mean_decode_ctx"),
+        ("with", has_prefill, ["prefill_tokens", "decode_tokens"], "prefill_ctx"),
     ):
-        shapes = len(shape_of[part].round().drop_duplicates())
+        shapes = len(
+            pd.DataFrame({axis: values[axis][part].round() for axis in shape}).drop_duplicates()
+        )
         if shapes < _MIN_SHAPES:
             raise DataError(
-                f"{steps.source} has {shapes} batch shapes (prefill tokens, decode tokens) among"
-                f" its steps {name} prefill, at least {_MIN_SHAPES} are needed: profile the engine"
+                f"{steps.source} has {shapes} batch shapes ({', '.join(shape)}) among its"
+                f" steps {name} prefill, at least {_MIN_SHAPES} are needed: profile the engine"
                 " over more batch sizes and prompt lengths."
             )
         if contexts and context in values and np.ptp(np.log2(values[context][part])) < _CONTEXTS:

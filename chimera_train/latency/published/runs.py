@@ -8,6 +8,7 @@ Which steps are taken does not depend on how long each takes, so the sums are ex
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +26,9 @@ __all__ = ["Batch", "Limits", "batch_steps", "fit_kv_tokens"]
 
 _UNLIMITED = 1 << 40
 _BLOCK_SIZE = 16
-# Sizes of a KV cache that are tried, and by how much one must lower the error to be believed.
-_SIZES_TRIED = 40
+# Sizes of a KV cache that are tried, so many for each doubling, and by how much one must lower the
+# error to be believed.
+_SIZES_PER_OCTAVE = 8
 _WORTHWHILE = 0.1
 
 _SUMS = (
@@ -106,9 +108,11 @@ def fit_kv_tokens(batches: Sequence[Batch], total_ms: Sequence[float]) -> int | 
 
     largest = max(batch.tokens for batch in batches)
     smallest = max(batch.tokens // batch.size for batch in batches) + _BLOCK_SIZE
-    if smallest >= largest:
+    first, last = (math.ceil(_SIZES_PER_OCTAVE * math.log2(size)) for size in (smallest, largest))
+    # The same sizes for every table, so that the steps of a batch are computed once.
+    tried = [round(2 ** (i / _SIZES_PER_OCTAVE)) for i in range(first, last)]
+    if not tried:
         return None
-    tried = np.geomspace(smallest, largest, _SIZES_TRIED).astype(int).tolist()
     errors = {kv_tokens: error(kv_tokens) for kv_tokens in tried}
     best = min(tried, key=errors.__getitem__)
     return best if errors[best] < (1 - _WORTHWHILE) * error(_UNLIMITED) else None

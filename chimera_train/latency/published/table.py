@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from chimera_train.latency.published.rows import Published
 from chimera_train.latency.published.runs import Batch, Limits, batch_steps, fit_kv_tokens
 from chimera_train.pool.schema import EngineInfo
 
-__all__ = ["Runs", "batch_rows", "read_latency_table", "read_runs"]
+__all__ = ["Runs", "batch_rows", "fitted_limits", "read_latency_table", "read_runs"]
 
 # Two columns that say the same thing, such as a total time and its parts, agree to this share.
 _TOLERANCE = 0.1
@@ -37,6 +38,10 @@ class Runs:
     layout: Layout
     engine: Mapping[str, str]
     left_out: Mapping[str, int]
+
+    def where(self, rows: pd.Series) -> Runs:
+        """Those of the rows for which ``rows`` is true."""
+        return dataclasses.replace(self, frame=self.frame[rows])
 
     def batches(self) -> list[Batch]:
         """The batch of every row."""
@@ -68,16 +73,21 @@ def read_latency_table(
             f"{source} has a request of {longest} tokens, longer than the {limits.kv_tokens} of the"
             " engine's KV cache: give the engine.json of the engine that was measured."
         )
-    fitted: int | None = None
     facts: dict[str, Any] = {"columns": _columns(runs.layout), "engine": dict(runs.engine)}
-    if runs.layout.between is None and runs.layout.total is not None:
-        if engine is None:
-            fitted = fit_kv_tokens(batches, _ms(runs, runs.layout.total))
-            limits = Limits() if fitted is None else Limits(fitted)
-            facts["kv_tokens"] = {"value": fitted, "origin": "fitted"}
-        else:
-            facts["kv_tokens"] = {"value": limits.kv_tokens, "origin": "engine"}
+    fitted: int | None = None
+    if engine is None:
+        limits = fitted_limits(runs)
+        fitted = None if limits == Limits() else limits.kv_tokens
+        facts["kv_tokens"] = {"value": fitted, "origin": "fitted"}
     return Published(batch_rows(runs, limits), runs.left_out, facts, fitted)
+
+
+def fitted_limits(runs: Runs) -> Limits:
+    """The limits of an engine that is not known: its KV cache where times of whole runs show it."""
+    if runs.layout.between is not None:
+        return Limits()
+    fitted = fit_kv_tokens(runs.batches(), _ms(runs, runs.layout.total))
+    return Limits() if fitted is None else Limits(fitted)
 
 
 def read_runs(source: Path, where: Mapping[str, str]) -> Runs:
