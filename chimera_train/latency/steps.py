@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,7 +110,7 @@ def check_steps(raw: pd.DataFrame, source: Path, max_context: int | None = None)
     doubt = implausible(frame) if len(frame) else None
     if doubt is not None:
         raise DataError(f"{source} has steps whose times are not milliseconds: {doubt}")
-    return Steps(frame.reset_index(drop=True), source, origin.value_counts().to_dict())
+    return Steps(frame.reset_index(drop=True), source, dict(Counter(origin)))
 
 
 def _read(source: Path) -> pd.DataFrame:

@@ -76,11 +76,10 @@ def read_layer_profile(
     tokens, n_seqs = chunk + n_decode, (chunk > 0) + n_decode
     inside = (tokens >= dense.index[0]) & (tokens <= dense.index[-1])
     inside &= (n_seqs >= sequence.index[0]) & (n_seqs <= sequence.index[-1])
-    each_layer = grid["time_us"].to_numpy() + sum(
-        times * _at(dense, name, tokens) for name, times in _IN_EACH_LAYER.items()
-    )
-    once = sum(_at(dense, name, tokens) for name in _ONCE)
-    once = once + sum(_at(sequence, name, n_seqs) for name in _ONCE_A_SEQUENCE)
+    dense_us = [times * _at(dense, name, tokens) for name, times in _IN_EACH_LAYER.items()]
+    each_layer = np.sum([grid["time_us"].to_numpy(), *dense_us], axis=0)
+    once_us = [_at(dense, name, tokens) for name in _ONCE]
+    once = np.sum([*once_us, *(_at(sequence, name, n_seqs) for name in _ONCE_A_SEQUENCE)], axis=0)
     steps = pd.DataFrame(
         {
             "engine": f"{meta.model} / {meta.gpu} x{tp}",

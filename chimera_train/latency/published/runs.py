@@ -25,7 +25,6 @@ from chimera_train.predict import engine_step
 __all__ = ["Batch", "Limits", "batch_steps", "fit_kv_tokens"]
 
 _UNLIMITED = 1 << 40
-_BLOCK_SIZE = 16
 # Sizes of a KV cache that are tried, so many for each doubling, and by how much one must lower the
 # error to be believed.
 _SIZES_PER_OCTAVE = 8
@@ -62,6 +61,7 @@ class Limits:
     """What bounds a step of the engine; by default nothing does."""
 
     kv_tokens: int = _UNLIMITED
+    block_size: int = 16
     max_num_seqs: int = _UNLIMITED
     max_num_batched_tokens: int = _UNLIMITED
     enable_chunked_prefill: bool = True
@@ -71,6 +71,7 @@ class Limits:
         """Those of a known engine, of whose KV blocks vLLM keeps one as a placeholder."""
         return cls(
             (info.num_kv_blocks - 1) * info.block_size,
+            info.block_size,
             info.max_num_seqs,
             info.max_num_batched_tokens,
             info.enable_chunked_prefill,
@@ -81,13 +82,13 @@ class Limits:
 def batch_steps(batch: Batch, limits: Limits) -> dict[str, float]:
     """Counts of the steps table, summed over the steps of ``batch``.
 
-    A single request of it must fit the KV cache.
+    The limits must allow a single request of it.
     """
-    blocks = limits.kv_tokens // _BLOCK_SIZE
+    blocks = limits.kv_tokens // limits.block_size
     array = np.empty(4, dtype=np.int64)
     array[engine_step.MAX_SEQS] = min(limits.max_num_seqs, batch.size)
     array[engine_step.MAX_TOKENS] = limits.max_num_batched_tokens
-    array[engine_step.BLOCK_SIZE] = _BLOCK_SIZE
+    array[engine_step.BLOCK_SIZE] = limits.block_size
     array[engine_step.CHUNKED] = limits.enable_chunked_prefill
     sums = _run(array, blocks, batch.size, batch.prompt_tokens, batch.output_tokens)
     return dict(zip(_SUMS, sums.tolist(), strict=True))
@@ -107,7 +108,7 @@ def fit_kv_tokens(batches: Sequence[Batch], total_ms: Sequence[float]) -> int | 
         return float(np.abs(predict(fit("memory", frame), frame) / measured - 1).mean())
 
     largest = max(batch.tokens for batch in batches)
-    smallest = max(batch.tokens // batch.size for batch in batches) + _BLOCK_SIZE
+    smallest = max(batch.tokens // batch.size for batch in batches) + Limits().block_size
     first, last = (math.ceil(_SIZES_PER_OCTAVE * math.log2(size)) for size in (smallest, largest))
     # The same sizes for every table, so that the steps of a batch are computed once.
     tried = [round(2 ** (i / _SIZES_PER_OCTAVE)) for i in range(first, last)]

@@ -16,6 +16,7 @@ from chimera_train.latency.published.layouts import LAYOUTS, Layout, recognise
 from chimera_train.latency.published.rows import Published
 from chimera_train.latency.published.runs import Batch, Limits, batch_steps, fit_kv_tokens
 from chimera_train.pool.schema import EngineInfo
+from chimera_train.predict.engine_state import max_request_tokens
 
 __all__ = ["Runs", "batch_rows", "fitted_limits", "read_latency_table", "read_runs"]
 
@@ -65,17 +66,13 @@ def read_latency_table(
         ConfigError: ``where`` names a column that the table lacks.
     """
     runs = read_runs(source, where)
-    limits = Limits() if engine is None else Limits.of(engine)
-    batches = runs.batches()
-    longest = max(batch.prompt_tokens + batch.output_tokens for batch in batches)
-    if longest > limits.kv_tokens:
-        raise DataError(
-            f"{source} has a request of {longest} tokens, longer than the {limits.kv_tokens} of the"
-            " engine's KV cache: give the engine.json of the engine that was measured."
-        )
+    if engine is not None:
+        _require_servable(source, runs, engine)
     facts: dict[str, Any] = {"columns": _columns(runs.layout), "engine": dict(runs.engine)}
     fitted: int | None = None
-    if engine is None:
+    if engine is not None:
+        limits = Limits.of(engine)
+    else:
         limits = fitted_limits(runs)
         fitted = None if limits == Limits() else limits.kv_tokens
         facts["kv_tokens"] = {"value": fitted, "origin": "fitted"}
@@ -103,7 +100,8 @@ def read_runs(source: Path, where: Mapping[str, str]) -> Runs:
     for column, value in where.items():
         if column not in frame:
             raise ConfigError(
-                f"{source} has no column '{column}' for --where: it has {', '.join(frame)}."
+                f"{source} has no column '{column}' for --where:"
+                f" it has {', '.join(map(str, frame))}."
             )
         frame = frame[frame[column].astype(str) == value]
     if frame.empty:
@@ -120,11 +118,25 @@ def read_runs(source: Path, where: Mapping[str, str]) -> Runs:
         counted = [(name, int(n)) for name, n in bad.sum().items() if n]
         reasons = [f"in {n} {name} is not a number above 0" for name, n in counted]
         raise DataError(f"{source} has unusable rows: {'; '.join(reasons)}.")
+    counts = numbers[[layout.batch, layout.prompt, layout.output]]
+    if (counts % 1 > 0).to_numpy().any():
+        raise DataError(f"{source} has batch sizes or lengths that are not whole numbers.")
     used, left_out = _consistent(frame.assign(**{str(c): numbers[c] for c in numbers}), layout)
     if used.empty:
         reasons = [f"{n} {reason}" for reason, n in left_out.items() if n]
         raise DataError(f"{source} has no usable row: {'; '.join(reasons)}.")
     return Runs(used, layout, {name: values[0] for name, values in engine.items()}, left_out)
+
+
+def _require_servable(source: Path, runs: Runs, engine: EngineInfo) -> None:
+    longest = max(batch.prompt_tokens + batch.output_tokens for batch in runs.batches())
+    limit = max_request_tokens(engine)
+    if longest > limit:
+        raise DataError(
+            f"{source} has a request of {longest} tokens, longer than the {limit} that the engine"
+            " can complete (KV cache, max_model_len): give the engine.json of the engine that was"
+            " measured."
+        )
 
 
 def batch_rows(runs: Runs, limits: Limits) -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ def test_a_cache_that_is_too_small_costs_preemptions() -> None:
 def test_the_limits_of_a_known_engine(step_time) -> None:  # type: ignore[no-untyped-def]
     info: EngineInfo = step_time(max_num_seqs=2, max_num_batched_tokens=64).engine
     limits = Limits.of(info)
-    assert limits == Limits(1024 * 16, 2, 64, True)
+    assert limits == Limits(1024 * 16, 16, 2, 64, True)
     steps = batch_steps(Batch(4, 64, 3), limits)
     # Two at a time: a prompt a step, in the second beside the first one's decode.
     assert steps["prefill_tokens"] == 4 * 64

@@ -111,8 +111,11 @@ def test_a_known_engine_says_how_large_its_cache_is(tmp_path: Path, step_time) -
     fitted = {term["name"]: term["coefficient"] for term in document["terms"]}
     assert fitted == pytest.approx(TRUE, rel=1e-6)
     small = info.model_copy(update={"num_kv_blocks": 120})
-    with pytest.raises(DataError, match="a request of 2048 tokens, longer than the 1904 of the"):
+    with pytest.raises(DataError, match="a request of 2048 tokens, longer than the 1905 that"):
         read_latency_table(source, {}, small)
+    whole = info.model_copy(update={"enable_chunked_prefill": False, "max_num_batched_tokens": 512})
+    with pytest.raises(DataError, match="a request of 2048 tokens, longer than the 512 that"):
+        read_latency_table(source, {}, whole)
 
 
 def test_prompt_and_token_times_become_single_steps(tmp_path: Path) -> None:
@@ -167,6 +170,7 @@ def test_bad_tables_write_nothing(tmp_path: Path) -> None:
         (two, ["framework=x"], ConfigError, "no column 'framework' for --where: it has Hardware"),
         (two, ["Framework"], ConfigError, "--where Framework: give COLUMN=VALUE, each column once"),
         (negative, [], DataError, "unusable rows: in 2 Latency is not a number above 0"),
+        (table.assign(**{"Batch Size": 1.5}), [], DataError, "that are not whole numbers"),
         (empty, [], DataError, "unusable rows: in 1 Throughput is not a number above 0"),
         (milliseconds, [], DataError, "not milliseconds: a tenth of them take .*seconds"),
         (table.drop(columns="Latency"), [], DataError, "has no known set of columns: wanted are"),
