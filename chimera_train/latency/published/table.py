@@ -66,11 +66,10 @@ def read_latency_table(
         ConfigError: ``where`` names a column that the table lacks.
     """
     runs = read_runs(source, where)
-    if engine is not None:
-        _require_servable(source, runs, engine)
     facts: dict[str, Any] = {"columns": _columns(runs.layout), "engine": dict(runs.engine)}
     fitted: int | None = None
     if engine is not None:
+        _require_servable(source, runs, engine)
         limits = Limits.of(engine)
     else:
         limits = fitted_limits(runs)
