@@ -41,8 +41,8 @@ def calibrate(
         str,
         typer.Option(
             "--model",
-            help="Kind of step-time model: tokens, eq9, eq9-plus or table; auto takes the simplest"
-            " that predicts held-out steps as well as the best.",
+            help="Kind of step-time model: tokens, memory, eq9, eq9-plus or table; auto takes the"
+            " simplest that predicts held-out steps as well as the best.",
         ),
     ] = "auto",
     traces: Annotated[
@@ -119,8 +119,8 @@ def _summary(document: Mapping[str, Any], out: Path) -> list[Any]:
     stalls = document["stalls"]
     source = f" ({document['source']})" if document["source"] else ""
     parts: list[Any] = [
-        f"{document['fitted_on']['steps']} steps{source}; errors in % on steps of contexts not"
-        f" seen, and of batch shapes not seen; {document['kind']} is used",
+        f"{_fitted_on(document['fitted_on'])}{source}; errors in % on steps of contexts not seen,"
+        f" and of batch shapes not seen; {document['kind']} is used",
         table(
             ["model", "overall", "decode-only", "prefill-only", "mixed", "shapes", "bias", "p90"],
             [
@@ -152,6 +152,13 @@ def _summary(document: Mapping[str, Any], out: Path) -> list[Any]:
         factors = ", ".join(f"{factor:.4g}" for factor in document["sharing_curve"])
         parts.append(f"with 1, 2, … engines of '{document['device_group']}' busy: times {factors}")
     return [*parts, f"wrote {out}"]
+
+
+def _fitted_on(fitted_on: Mapping[str, Any]) -> str:
+    steps, rows = fitted_on["steps"], fitted_on["rows"]
+    origins = [f"{n} {origin}" for origin, n in fitted_on["origins"].items()]
+    summed = f" in {rows} rows timed as a whole" if rows < steps else ""
+    return f"{steps} steps{summed} ({', '.join(origins)})"
 
 
 def _describe_table(points: Mapping[str, Any] | None) -> list[str]:

@@ -38,6 +38,7 @@ def register(app: typer.Typer) -> None:
     )
     group.command()(traces)
     group.command()(steps)
+    group.command()(import_steps)
     app.add_typer(group, name="collect")
 
 
@@ -150,8 +151,8 @@ def steps(
         typer.Option(
             "--precision-percent",
             show_default="2",
-            help="With --engine: stop before that once the time of a batch is known to this (not over"
-            " HTTP).",
+            help="With --engine: stop before that once the time of a batch is known to this; not"
+            " over HTTP.",
         ),
     ] = None,
     rounds: Annotated[
@@ -181,6 +182,64 @@ def steps(
             raise ConfigError("--rounds belongs to --together: with --engine give --budget-s.")
         options = {"budget_s": budget_s, "precision_percent": precision_percent}
         _alone(pool, engine, out, options, params, track, output)
+
+
+def import_steps(
+    path: Annotated[
+        Path, typer.Argument(help="Directory of a layer profile, or a table of latencies (CSV).")
+    ],
+    source: Annotated[str, typer.Option("--from", help="Format: llmservingsim or latency-table.")],
+    out: OutDir,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where", help="COLUMN=VALUE of the rows to take; can be given several times."
+        ),
+    ] = None,
+    layers: Annotated[
+        int | None,
+        typer.Option("--layers", min=1, help="Decoder layers of the model (llmservingsim)."),
+    ] = None,
+    engine: Annotated[
+        Path | None,
+        typer.Option("--engine", help="engine.json of the engine that was measured, if known."),
+    ] = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn a published profile into steps for 'calibrate', for a GPU that is not here."""
+    from chimera_train.collect import provenance
+    from chimera_train.latency.calibrate import read_engine
+    from chimera_train.latency.published import data_set
+
+    output = Output(as_json=as_json, quiet=quiet)
+    provenance.require_new(out)
+    imported = data_set.import_steps(
+        path,
+        out,
+        format_name=source,
+        where=data_set.parse_where(where or ()),
+        layers=layers,
+        engine=None if engine is None else read_engine(engine),
+        imported_at=provenance.now(),
+    )
+    for reason, n_rows in imported.left_out.items():
+        if n_rows:
+            output.warn(f"{n_rows} rows are left out: they {reason}")
+    rows, origins = len(imported.steps.frame), dict(imported.steps.origins)
+    kv_tokens = imported.fitted_kv_tokens
+    output.result(
+        {
+            "rows": rows,
+            "origins": origins,
+            "left_out": dict(imported.left_out),
+            "fitted_kv_tokens": kv_tokens,
+            "out": str(out),
+        },
+        table(["rows", *origins], [[rows, *origins.values()]]),
+        *([f"KV cache of about {kv_tokens} tokens, fitted on the times"] if kv_tokens else []),
+        f"wrote {out}",
+    )
 
 
 def _alone(

@@ -22,6 +22,7 @@ from chimera_train.latency.judge import (
     shape_folds,
 )
 from chimera_train.latency.steps import Steps
+from chimera_train.latency.sums import is_summed, sums_exactly, tells_apart
 from chimera_train.pool.schema import EngineInfo
 from chimera_train.pool.sharing import Sharing
 from chimera_train.predict.step_terms import KINDS, TERMS, compile_model, step_ms
@@ -93,8 +94,9 @@ def calibrate(
     Raises:
         ConfigError: unknown kind, traces or a sharing curve without an engine to look for in them,
             or a sharing curve that was measured without the engine's model.
-        DataError: a column that the kind needs was not measured, there are too few steps or batch
-            shapes, or the mean context is unknown.
+        DataError: a column that the kind needs was not measured, rows stand for several steps and
+            the kind needs single ones, there are too few steps, batch shapes or contexts, a request
+            is longer than the engine's KV cache, or the mean context is unknown.
     """
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"Unknown step-time model '{kind}': use auto, {', '.join(KINDS)}.")
@@ -106,7 +108,15 @@ def calibrate(
         _require_measured(sharing, engine)
     if kind is not None:
         steps.require(KINDS[kind].needs, f"the model '{kind}'")
-    check_enough(steps)
+        if is_summed(steps.frame) and not sums_exactly(kind):
+            possible = ", ".join(name for name in KINDS if sums_exactly(name))
+            raise DataError(
+                f"{steps.source} has rows that stand for several steps, but the model '{kind}'"
+                f" needs single ones: use auto, {possible}."
+            )
+    check_enough(steps, contexts=kind != "tokens")
+    if engine is not None:
+        _require_fitting_cache(steps, engine)
 
     frame = steps.frame
     folds = context_folds(frame), shape_folds(frame)
@@ -122,7 +132,12 @@ def calibrate(
         "schema": SCHEMA,
         "kind": kind,
         "terms": [
-            {"name": name, "unit": TERMS[name].unit, "coefficient": coefficient}
+            {
+                "name": name,
+                "unit": TERMS[name].unit,
+                "coefficient": coefficient,
+                "origin": "fitted",
+            }
             for name, coefficient in fitted.terms.items()
         ],
         "table": None,
@@ -130,7 +145,9 @@ def calibrate(
         "device": None,
         "source": _source(steps.source),
         "fitted_on": {
-            "steps": len(frame),
+            "steps": int(frame["n_steps"].sum()) if is_summed(frame) else len(frame),
+            "rows": len(frame),
+            "origins": dict(steps.origins),
             "source": str(steps.source),
             "sha256": sha256(steps.source),
             "ranges": axis_ranges(frame),
@@ -177,9 +194,14 @@ def _source(steps: Path) -> str | None:
 
 def _is_possible(kind: str, frame: pd.DataFrame) -> bool:
     """Whether the steps have what ``kind`` needs, whichever fold is held out."""
+    if not set(KINDS[kind].needs) <= set(frame):
+        return False
+    if is_summed(frame):
+        # Costs of prefill and of decode that nothing tells apart would be shared out at random.
+        has_both = "prefill_tokens" in KINDS[kind].terms
+        return sums_exactly(kind) and (tells_apart(frame) or not has_both)
     totals = (frame["prefill_tokens"] + frame["decode_tokens"]).nunique()
-    has_table = KINDS[kind].table is not None
-    return set(KINDS[kind].needs) <= set(frame) and (not has_table or totals >= _MIN_TOTALS)
+    return KINDS[kind].table is None or totals >= _MIN_TOTALS
 
 
 def _simplest_good(judged: Mapping[str, Mapping[str, Any]]) -> str:
@@ -242,6 +264,18 @@ def read_engine(path: Path) -> EngineInfo:
         ConfigError: a field is missing, unknown or of a wrong type.
     """
     return parse_settings(read_json(path), EngineInfo, str(path))
+
+
+def _require_fitting_cache(steps: Steps, engine: EngineInfo) -> None:
+    """Raise ``DataError`` if a sequence is longer than the KV cache of ``engine``."""
+    names = [name for name in ("max_prefill_ctx", "max_decode_ctx") if name in steps.frame]
+    longest = max((float(steps.frame[name].max()) for name in names), default=0.0)
+    limit = engine.num_kv_blocks * engine.block_size
+    if longest > limit:
+        raise DataError(
+            f"{steps.source} has a request of {longest:.0f} tokens, longer than the {limit} of the"
+            " engine's KV cache: give the engine.json of the engine that was measured."
+        )
 
 
 def _require_measured(sharing: Sharing, engine: EngineInfo | None) -> None:

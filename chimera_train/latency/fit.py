@@ -26,6 +26,7 @@ from scipy.optimize import nnls
 
 from chimera_train.errors import DataError
 from chimera_train.latency.steps import Steps
+from chimera_train.latency.sums import is_summed, term_sums
 from chimera_train.predict.step_terms import COUNTS, KINDS, compile_model, step_ms_of_each
 
 __all__ = [
@@ -44,6 +45,8 @@ REGIMES = ("decode_only", "prefill_only", "mixed")
 
 _MIN_STEPS = 30
 _MIN_SHAPES = 3
+# Contexts that agree to within a factor of √2 (in log2 here) are one length.
+_CONTEXTS = 0.5
 # A regime with fewer steps keeps a smaller weight than the others: so few say little about it.
 _FULL_WEIGHT_STEPS = 20
 # A step that takes more than twice its predicted time is a stall. A percentile would declare the
@@ -81,32 +84,49 @@ def regimes(frame: pd.DataFrame) -> npt.NDArray[np.int64]:
     return np.select([frame["prefill_tokens"] == 0, frame["decode_tokens"] == 0], [0, 1], 2)
 
 
-def check_enough(steps: Steps) -> None:
+def check_enough(steps: Steps, *, contexts: bool = True) -> None:
     """Raise ``DataError`` unless every coefficient can be told apart and judged on held-out steps.
 
-    That takes steps without prefill and steps with prefill, in several batch shapes each.
+    That takes steps without prefill and steps with prefill, in several batch shapes each, and
+    unless ``contexts`` is false, where the model has no term of them, in several contexts each.
     """
     frame = steps.frame
-    if len(frame) < _MIN_STEPS:
+    n_steps = int(frame["n_steps"].sum()) if is_summed(frame) else len(frame)
+    if n_steps < _MIN_STEPS:
         raise DataError(
-            f"{steps.source} leaves {len(frame)} steps to fit on, at least {_MIN_STEPS} are needed:"
+            f"{steps.source} leaves {n_steps} steps to fit on, at least {_MIN_STEPS} are needed:"
             " profile the engine longer or restrict the steps less."
         )
-    decode_only = frame["prefill_tokens"] == 0
-    for name, part in (("without", frame[decode_only]), ("with", frame[~decode_only])):
-        shapes = len(part[["prefill_tokens", "decode_tokens"]].drop_duplicates())
+    values = axes(frame)
+    has_prefill = frame["prefill_tokens"] > 0
+    # A row that sums up whole runs has steps of both kinds.
+    decodes = ~has_prefill | (is_summed(frame) & (frame["decode_tokens"] > 0))
+    for name, part, shape, context in (
+        ("without", decodes, ["decode_tokens"], "mean_decode_ctx"),
+        ("with", has_prefill, ["prefill_tokens", "decode_tokens"], "prefill_ctx"),
+    ):
+        shapes = len(
+            pd.DataFrame({axis: values[axis][part].round() for axis in shape}).drop_duplicates()
+        )
         if shapes < _MIN_SHAPES:
             raise DataError(
-                f"{steps.source} has {shapes} batch shapes (prefill tokens, decode tokens) among"
-                f" its steps {name} prefill, at least {_MIN_SHAPES} are needed: profile the engine"
+                f"{steps.source} has {shapes} batch shapes ({', '.join(shape)}) among its"
+                f" steps {name} prefill, at least {_MIN_SHAPES} are needed: profile the engine"
                 " over more batch sizes and prompt lengths."
+            )
+        if contexts and context in values and np.ptp(np.log2(values[context][part])) < _CONTEXTS:
+            raise DataError(
+                f"{steps.source} has 1 context length (about {values[context][part].mean():.4g}"
+                f" tokens) among its steps {name} prefill, at least 2 are needed: profile the"
+                " engine over more prompt lengths, or take --model tokens."
             )
 
 
 def fit(kind: str, frame: pd.DataFrame) -> Fit:
     """Fit a model of ``kind`` (a key of ``KINDS``) on steps.
 
-    ``frame`` has step_ms and the counts that the kind uses, one row a step.
+    ``frame`` has step_ms and the counts that the kind uses, one row a step, or sums over several
+    steps for a kind that ``latency.sums.sums_exactly`` allows.
 
     Raises:
         DataError: the steps have fewer than three numbers of tokens, too few for a token table.
@@ -133,7 +153,9 @@ def fit(kind: str, frame: pd.DataFrame) -> Fit:
 
 
 def predict(fitted: Fit, frame: pd.DataFrame) -> Floats:
-    """The time of every step in ms, shape (n,)."""
+    """The time of every row in ms, shape (n,)."""
+    if is_summed(frame):
+        return term_sums(fitted.terms, frame) @ np.array(list(fitted.terms.values()))
     return step_ms_of_each(compile_model(fitted.terms, fitted.table), *_counts(frame))
 
 
@@ -147,9 +169,17 @@ def axis_ranges(frame: pd.DataFrame) -> dict[str, list[float]]:
 
 
 def axes(frame: pd.DataFrame) -> dict[str, pd.Series]:
-    """Every step's value on each of ``AXES`` that was measured; 0 without tokens of the kind."""
+    """Every step's value on each of ``AXES`` that was measured; 0 without tokens of the kind.
+
+    Of a row that stands for several steps it is the mean over those with tokens of the kind.
+    """
     prefill, decode = frame["prefill_tokens"], frame["decode_tokens"]
     measured = {"prefill_tokens": prefill, "decode_tokens": decode}
+    if is_summed(frame):
+        measured = {
+            "prefill_tokens": prefill / frame["n_prefill_steps"].clip(lower=1),
+            "decode_tokens": decode / frame["n_decode_steps"].clip(lower=1),
+        }
     if "prefill_attn" in frame:
         measured["prefill_ctx"] = frame["prefill_attn"] / prefill.clip(lower=1)
     if "decode_ctx_tokens" in frame:
@@ -197,6 +227,8 @@ def _term_columns(kind: str, frame: pd.DataFrame) -> Floats:
 
     That is what the model predicts when the coefficient is 1 and all others are 0.
     """
+    if is_summed(frame):
+        return term_sums(KINDS[kind].terms, frame)
     counts = _counts(frame)
     models = [compile_model({name: 1.0}) for name in KINDS[kind].terms]
     return np.column_stack([step_ms_of_each(model, *counts) for model in models])

@@ -63,9 +63,12 @@ def context_folds(frame: pd.DataFrame) -> npt.NDArray[np.int64]:
 def shape_folds(frame: pd.DataFrame) -> npt.NDArray[np.int64]:
     """The fold of every step, shape (n,): steps of one batch shape are always in the same.
 
-    The shape of a batch is its pair (prefill tokens, decode tokens).
+    The shape of a batch is its pair (prefill tokens, decode tokens), of a row that stands for
+    several steps the means over those with such tokens.
     """
-    return _deal(frame, frame[["prefill_tokens", "decode_tokens"]])
+    values = axes(frame)
+    shape = {name: values[name].round() for name in ("prefill_tokens", "decode_tokens")}
+    return _deal(frame, pd.DataFrame(shape))
 
 
 def _deal(frame: pd.DataFrame, cells: pd.DataFrame) -> npt.NDArray[np.int64]:
@@ -112,7 +115,7 @@ def repeatability(frame: pd.DataFrame) -> dict[str, Any] | None:
     Returns:
         The errors, and ``share`` of the steps whose batch was seen again; None if none was.
     """
-    sums = [name for name in ("decode_ctx_tokens", "prefill_attn") if name in frame]
+    sums = [name for name in ("decode_ctx_tokens", "prefill_attn", "n_steps") if name in frame]
     alike = frame[["prefill_tokens", "decode_tokens"]].join(
         (np.log1p(frame[sums]) / np.log(1.1)).round()
     )

@@ -9,6 +9,9 @@ token each. Its cost has three parts (Eq. 9 of SFS, §4, has the first of each):
   batch than in one that only decodes;
 - attention of the prefill chunks (``prefill_attn``), and what each of these costs once.
 
+A step of a single token is cheaper than one of two or more (``batched``): it multiplies matrices by
+a vector, for which there are other kernels.
+
 A model is packed into one array, its *compiled* form, so that every compiled loop can take any
 kind: the smallest and the largest value seen of each of ``AXES``, a coefficient for each of
 ``FEATURES``, and the token table (first the tokens, then the milliseconds).
@@ -56,9 +59,11 @@ FEATURES = (
     "mixed_decode_tokens",
     "mixed_decode_ctx_tokens",
     "mixed_mean_decode_ctx",
+    "batched",
 )
 """What a coefficient can be of. ``prefill_ctx`` is prefill_attn per prefill token, the mean context
-that they attend to; the ``mixed`` ones are 0 unless the batch has both kinds of tokens."""
+that they attend to; the ``mixed`` ones are 0 unless the batch has both kinds of tokens, and
+``batched`` is 1 if it has more than one token."""
 
 # Where the parts of a compiled model end.
 _LIMITS = 2 * len(AXES)
@@ -84,6 +89,7 @@ TERMS: Mapping[str, Term] = {
     "mixed_decode_tokens": Term("ms/token", ("mixed_decode_tokens",)),
     "mixed_decode_ctx_tokens": Term("ms/token", ("mixed_decode_ctx_tokens",)),
     "mixed_mean_decode_ctx": Term("ms/token", ("mixed_mean_decode_ctx",)),
+    "batched": Term("ms", ("batched",)),
 }
 
 
@@ -101,6 +107,10 @@ class Kind(NamedTuple):
 
 KINDS: Mapping[str, Kind] = {
     "tokens": Kind(("const", "tokens"), needs=("prefill_tokens", "decode_tokens")),
+    "memory": Kind(
+        ("const", "batched", "tokens", "decode_ctx_tokens"),
+        needs=("prefill_tokens", "decode_tokens", "decode_ctx_tokens"),
+    ),
     "eq9": Kind(
         ("const", "prefill_tokens", "decode_tokens", "decode_ctx_tokens", "prefill_attn"),
     ),
@@ -132,6 +142,10 @@ KINDS: Mapping[str, Kind] = {
     ),
 }
 """The kinds of models, the simplest first.
+
+``memory`` is what can be told from whole runs in which every output is as long as its prompt: there
+the tokens of prefill and decode, and their attention, grow together. It counts what a step reads,
+which are the weights and the KV cache, and every token alike, as the one β1 of Eq. 9 does.
 
 Eq. 9 has one β1 for all tokens. Here it is split: on an 8B model both forms are equally good (held
 out, 8.8 against 8.7 %), but for the 0.6B model of SFS a decode token costs eight prefill tokens.
@@ -194,6 +208,8 @@ def step_ms(
                 + beta[8] * decode_ctx_tokens
                 + beta[9] * decode_ctx_tokens / decode_tokens
             )
+    if prefill_tokens + decode_tokens > 1:
+        total += beta[10]
     n_knots = (compiled.size - _COEFFICIENTS) // 2
     if n_knots > 0:
         table = compiled[_COEFFICIENTS:]

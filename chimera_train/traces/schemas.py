@@ -84,6 +84,13 @@ SCHEMAS: Mapping[str, pa.Schema] = {
             pa.field("kv_blocks_used", pa.int64()),
             pa.field("schedule_ms", pa.float64()),
             _required("step_ms", pa.float64()),
+            # A row may stand for several steps that were timed together: every count above, and
+            # step_ms, is then the sum over them. Null: one step.
+            pa.field("n_steps", pa.int64()),
+            pa.field("n_prefill_steps", pa.int64()),  # of these, how many had prefill tokens
+            pa.field("n_decode_steps", pa.int64()),
+            pa.field("n_batched_steps", pa.int64()),  # more than one token
+            pa.field("origin", pa.string()),  # measured, composed or extrapolated; null: measured
         ]
     ),
 }

@@ -39,11 +39,11 @@ def write_table(directory: Path, name: str, rows: Iterable[Mapping[str, Any]]) -
 
 
 def read_table(directory: Path, name: str) -> pd.DataFrame:
-    """Read table ``name`` from ``directory``.
+    """Read table ``name`` from ``directory``; optional columns that it lacks are null.
 
     Raises:
-        DataError: the file is missing, is not Parquet, lacks a column, or was written by a newer
-            version of the tool.
+        DataError: the file is missing, is not Parquet, lacks a required column, or was
+            written by a newer version of the tool.
     """
     path = directory / f"{name}.parquet"
     if not path.is_file():
@@ -60,9 +60,12 @@ def read_table(directory: Path, name: str) -> pd.DataFrame:
             f"{path} has schema version {version}, newer than the supported {SCHEMA_VERSION}:"
             " update chimera-train."
         )
-    missing = [field.name for field in SCHEMAS[name] if field.name not in data.column_names]
+    absent = [field for field in SCHEMAS[name] if field.name not in data.column_names]
+    missing = [field.name for field in absent if not field.nullable]
     if missing:
         raise DataError(f"{path} lacks the column(s) {', '.join(missing)}.")
+    for field in absent:
+        data = data.append_column(field, pa.nulls(len(data), field.type))
     return data.to_pandas()
 
 

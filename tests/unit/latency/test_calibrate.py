@@ -168,7 +168,7 @@ def test_json_and_text(tmp_path: Path, steps_frame: Make, engine: EngineInfo) ->
     text, _ = run("--steps", source, "--out", out)
     lines = [line.split()[0] for line in text.splitlines() if line]
     assert lines[1] == "model"
-    assert set(lines[2:7]) == {*KINDS, "same"}
+    assert set(lines[2 : 3 + len(KINDS)]) == {*KINDS, "same"}
     assert "max_batch_size" in text
 
 
@@ -295,7 +295,9 @@ def test_bad_input_writes_nothing(tmp_path: Path, steps_frame: Make, engine: Eng
         run("--steps", plain, "--model", "eq9", *out)
     with pytest.raises(DataError, match="decode_ctx_tokens, which the mean context"):
         run("--steps", plain, "--model", "tokens", "--engine", steps / "engine.json", *out)
-    with pytest.raises(ConfigError, match="Unknown step-time model 'eq10': use auto, tokens, eq9"):
+    with pytest.raises(
+        ConfigError, match="Unknown step-time model 'eq10': use auto, tokens, memory"
+    ):
         run("--steps", steps, "--model", "eq10", *out)
     with pytest.raises(ConfigError, match=r"give its engine\.json with --engine"):
         run("--steps", plain, "--model", "tokens", "--traces", tmp_path, *out)
@@ -303,6 +305,11 @@ def test_bad_input_writes_nothing(tmp_path: Path, steps_frame: Make, engine: Eng
         run("--steps", steps, "--max-context", "1", *out)
     with pytest.raises(DataError, match="does not exist"):
         run("--steps", steps, "--engine", tmp_path / "engine.json", *out)
+    small = tmp_path / "small.json"
+    write_json(small, engine.model_copy(update={"num_kv_blocks": 100}).model_dump())
+    before.add(small)
+    with pytest.raises(DataError, match="a request of 1998 tokens, longer than the 1600 of"):
+        run("--steps", steps, "--engine", small, *out)
     assert set(tmp_path.rglob("*")) == before
 
 

@@ -174,3 +174,17 @@ def test_too_few_steps_or_shapes(steps_frame: Make, tmp_path: Path) -> None:
     one = decode_only & (frame["decode_tokens"] != 7)
     with pytest.raises(DataError, match=r"1 batch shapes .* steps without prefill"):
         check_enough(Steps(frame[~one], tmp_path))
+
+
+def test_one_context_or_batch_size_is_too_few(steps_frame: Make, tmp_path: Path) -> None:
+    frame = steps_frame(200)
+    level = frame.assign(decode_ctx_tokens=frame["decode_tokens"] * 300.0)
+    with pytest.raises(
+        DataError, match=r"1 context length \(about 300 tokens\) .* without prefill"
+    ):
+        check_enough(Steps(level, tmp_path))
+    check_enough(Steps(level, tmp_path), contexts=False)
+    chunk = frame["prefill_tokens"]
+    level = frame.assign(prefill_attn=chunk * 1024.0)
+    with pytest.raises(DataError, match=r"1 context length \(about 1024 tokens\) .* with prefill"):
+        check_enough(Steps(level, tmp_path))

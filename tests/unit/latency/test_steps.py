@@ -142,3 +142,16 @@ def test_unreadable_files(
 def test_missing_source(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         read_steps(tmp_path / "nowhere")
+
+
+def test_origins_are_counted(tmp_path: Path, steps_frame: Make) -> None:
+    frame = steps_frame(40)
+    path = tmp_path / "s.csv"
+    frame.to_csv(path, index=False)
+    assert read_steps(path).origins == {"measured": 40}
+    frame["origin"] = ["composed"] * 30 + ["extrapolated"] * 4 + [None] * 6
+    frame.to_csv(path, index=False)
+    assert read_steps(path).origins == {"composed": 30, "measured": 6, "extrapolated": 4}
+    frame.assign(origin="guessed").to_csv(path, index=False)
+    with pytest.raises(DataError, match=r"has the origin\(s\) guessed: use measured, composed, ex"):
+        read_steps(path)

@@ -30,6 +30,7 @@ VALUES = {
     "mixed_decode_tokens": (4, 0, 0),
     "mixed_decode_ctx_tokens": (1000, 0, 0),
     "mixed_mean_decode_ctx": (250, 0, 0),
+    "batched": (1, 1, 1),
 }
 
 
@@ -38,6 +39,12 @@ def test_a_term_by_hand(term: str) -> None:
     compiled = compile_model({term: 2.0})
     times = [step_ms(compiled, *step.values()) for step in (MIXED, DECODE, PREFILL)]
     assert times == [2.0 * value for value in VALUES[term]]
+
+
+def test_a_single_token_is_not_batched() -> None:
+    compiled = compile_model({"batched": 2.0})
+    assert [step_ms(compiled, *counts, 0, 0) for counts in ((0, 1), (1, 0))] == [0.0, 0.0]
+    assert [step_ms(compiled, *counts, 0, 0) for counts in ((0, 2), (1, 1))] == [2.0, 2.0]
 
 
 def test_terms_add_up() -> None:

@@ -123,6 +123,12 @@ def test_a_table_without_a_column_names_it(tmp_path: Path) -> None:
         read_table(tmp_path, "programs")
 
 
+def test_an_optional_column_that_a_table_lacks_is_null(tmp_path: Path) -> None:
+    path = write_table(tmp_path, "programs", [program("a")])
+    pq.write_table(pq.read_table(path).drop_columns(["seed"]), path)
+    assert read_table(tmp_path, "programs")["seed"].isna().all()
+
+
 def test_a_table_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = write_table(tmp_path, "programs", [program("a")])
     newer = {b"schema_version": str(SCHEMA_VERSION + 1).encode()}

@@ -1,0 +1,1 @@
+"""Step times out of profiles and measurements that other people have published."""
