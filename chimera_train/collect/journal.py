@@ -5,16 +5,14 @@ was collected under, and every run that adds to it leaves a line about itself. W
 written at the end is dropped when the journal is next opened.
 """
 
-import fcntl
-import json
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from chimera_train.errors import ConfigError, DataError
+from chimera_train.files import JsonLines, open_json_lines
 
 __all__ = ["FILE_NAME", "Journal", "open_journal"]
 
@@ -30,22 +28,22 @@ class Journal:
         runs: what each run that added programs said about itself, oldest first.
     """
 
-    def __init__(self, file: IO[bytes], settings: Mapping[str, Any]) -> None:
+    def __init__(self, lines: JsonLines, settings: Mapping[str, Any]) -> None:
         self.settings = dict(settings)
         self.programs: dict[str, dict[str, Any]] = {}
         self.runs: list[dict[str, Any]] = []
-        self._file = file
+        self._lines = lines
         self._pending: list[dict[str, Any]] = []
         self._lock = threading.Lock()
         stored = self._read()
         if not self.programs:
             # Nothing to lose: a run that stored no program does not bind the next one.
-            file.truncate(0)
+            lines.clear()
             self.runs.clear()
             self._pending.append({"settings": dict(settings)})
         elif stored != settings:
             raise ConfigError(
-                f"{file.name} was collected with other settings: {_differences(stored, settings)}."
+                f"{lines.path} was collected with other settings: {_differences(stored, settings)}."
                 " Use the same settings or another --out."
             )
 
@@ -65,36 +63,26 @@ class Journal:
         """Store one program with its stages; returns once it is on the disk. Thread-safe."""
         entry = {"program": dict(program), "stages": stages}
         with self._lock:
-            lines = [*self._pending, entry]
-            self._file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            self._lines.append(*self._pending, entry)
             self.runs += [line["run"] for line in self._pending if "run" in line]
             self._pending.clear()
             self.programs[program["program_id"]] = entry
 
     def _read(self) -> Any:
         settings: Any = None
-        end = 0
-        self._file.seek(0)
-        for number, line in enumerate(self._file, start=1):
-            if not line.endswith(b"\n"):
-                break
+        for number, entry in self._lines.read():
             try:
-                entry = json.loads(line)
                 if "settings" in entry:
                     settings = entry["settings"]
                 elif "run" in entry:
                     self.runs.append(entry["run"])
                 else:
                     self.programs[entry["program"]["program_id"]] = entry
-            except (ValueError, KeyError, TypeError) as error:
+            except (KeyError, TypeError) as error:
                 raise DataError(
-                    f"{self._file.name}:{number} is not a line of a collection journal: restore "
+                    f"{self._lines.path}:{number} is not a line of a collection journal: restore "
                     "the file or collect into another --out."
                 ) from error
-            end += len(line)
-        self._file.truncate(end)
         return settings
 
 
@@ -106,29 +94,15 @@ def open_journal(directory: Path, settings: Mapping[str, Any]) -> Iterator[Journ
 
     Raises:
         ConfigError: the directory cannot be written, holds programs of other settings or another
-            data set, or another process is collecting into it.
+            data set, or another process is writing into it.
         DataError: the journal is damaged before its last line.
     """
     path = directory / FILE_NAME
     is_new = not path.exists() or path.stat().st_size == 0
     if is_new and (directory / "provenance.json").exists():
         raise ConfigError(f"{directory} holds another data set: choose another --out.")
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+b")
-    except OSError as error:
-        raise ConfigError(
-            f"{directory} cannot be written ({error.strerror}): choose another --out."
-        ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError(
-                f"Another process is collecting into {directory}: wait for it or choose another "
-                "--out."
-            ) from error
-        yield Journal(file, settings)
+    with open_json_lines(path) as lines:
+        yield Journal(lines, settings)
 
 
 def _differences(stored: Any, settings: Mapping[str, Any]) -> str:
