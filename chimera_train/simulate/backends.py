@@ -6,6 +6,7 @@ is why Ray is not used through joblib: its backend there hands results out only 
 
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -21,6 +22,8 @@ Task = tuple[int, int]
 
 # How many of the unfinished runs Ray is asked about at a time; asking costs time for each.
 _WATCHED = 1000
+
+_PATIENCE_S = 10.0
 
 
 def run_locally(
@@ -79,8 +82,11 @@ def _connect(ray: Any, n_jobs: int, address: str | None) -> None:
         ray.init(address="local", num_cpus=n_jobs, include_dashboard=False, **quiet)
         return
     try:
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if host:  # else it is 'auto'; Ray itself would try for minutes
+            socket.create_connection((host, int(port)), timeout=_PATIENCE_S).close()
         ray.init(address=address, **quiet)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise ChimeraError(
             f"The Ray cluster at '{address}' cannot be reached: start it, or leave out"
             " --ray-address for a Ray on this machine."

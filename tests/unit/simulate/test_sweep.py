@@ -1,98 +1,22 @@
 """The configuration file, the grid, the files it writes, and the command."""
 
 import json
-import math
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import typer
-import yaml
 from typer.testing import CliRunner
 
 from chimera_train.cli import simulate as cli
 from chimera_train.config import load_yaml
 from chimera_train.errors import ConfigError, DataError
-from chimera_train.files import write_json
-from chimera_train.predict.length import LengthPredictor
-from chimera_train.predict.router import OnnxRouter
-from chimera_train.predict.step_time import TERMS
 from chimera_train.simulate.metrics import FIGURES
 from chimera_train.simulate.results import figures_by_cell, write_sweep
 from chimera_train.simulate.settings import SweepSettings
 from chimera_train.simulate.sweep import run_cell, sweep
 
 SHIPPED = Path(__file__).parents[3] / "pipelines" / "demo" / "sweep.yaml"
-CHIMERA = {"kind": "chimera", "tau": [0.1, math.inf], "load": ["inflight", "inflight+self"]}
-
-
-def write_latency(path, model):
-    write_json(
-        path,
-        {
-            "schema": 1,
-            "kind": model.kind,
-            "terms": [
-                {"name": name, "unit": TERMS[name].unit, "coefficient": value}
-                for name, value in model.terms.items()
-            ],
-            "engine": model.engine.model_dump(),
-            "device": model.engine.device,
-            "fitted_on": {"ranges": {name: list(ends) for name, ends in model.ranges.items()}},
-            "overhead_ms": 0.0,
-            "decode_ms_per_token": model.decode_ms_per_token,
-            "max_batch_size": model.max_batch_size,
-            "sharing_curve": list(model.sharing_curve) or None,
-        },
-    )
-
-
-@pytest.fixture
-def config(tmp_path, traces_dir, step_time, monkeypatch):
-    """A configuration that works (as a dict), its files, and a function that writes it."""
-
-    class Router:
-        models = ("m-small", "m-large")
-
-        def predict(self, texts):
-            return np.tile([0.4, 0.9], (len(texts), 1))
-
-    class Length:
-        def predict(self, model, requests):
-            return np.full((len(requests), 1), 10.0)
-
-    monkeypatch.setattr(OnnxRouter, "load", lambda directory: Router())
-    monkeypatch.setattr(LengthPredictor, "load", lambda directory: Length())
-    engines = [
-        {"name": name, "model": f"m-{name}", "device_group": "gpu", "base_url": "http://x/v1"}
-        for name in ("small", "large")
-    ]
-    (tmp_path / "pool.yaml").write_text(yaml.safe_dump({"engines": engines}))
-    for name, step_ms in (("small", 2.0), ("large", 5.0)):
-        model = step_time(model=f"m-{name}", terms={"const": step_ms}, sharing_curve=(1.0, 1.5))
-        write_latency(tmp_path / f"{name}.json", model)
-    return {
-        "traces": str(traces_dir),
-        "pools": [str(tmp_path / "pool.yaml")],
-        "latency": {name: str(tmp_path / f"{name}.json") for name in ("small", "large")},
-        "length": "length",
-        "router": "router",
-        "policies": [{"kind": "round_robin", "order": "fcfs"}, CHIMERA],
-        "arrivals": {"kind": "poisson", "rates_per_s": [2, 8], "programs": 30},
-        "seeds": 3,
-        "questions": "all",
-    }
-
-
-@pytest.fixture
-def write(tmp_path):
-    def to_file(config):
-        path = tmp_path / "sweep.yaml"
-        path.write_text(yaml.safe_dump(config, sort_keys=False))
-        return path
-
-    return to_file
 
 
 def load(write, config):
@@ -138,7 +62,7 @@ def test_recorded_arrivals_are_one_cell(config, write):
     assert programs["seed"].tolist() == [seed for seed in range(3) for _ in range(4)]
 
 
-def test_what_is_not_simulated_is_said(config, write, step_time, tmp_path):
+def test_what_is_not_simulated_is_said(config, write, step_time, tmp_path, write_latency):
     model = step_time(
         model="m-small", enable_prefix_caching=True, async_scheduling=True, sharing_curve=(1, 1.5)
     )
@@ -149,7 +73,7 @@ def test_what_is_not_simulated_is_said(config, write, step_time, tmp_path):
     assert all("small" in warning and "large" not in warning for warning in warnings)
 
 
-def test_steps_outside_the_fitted_range_are_said(config, write, step_time, tmp_path):
+def test_steps_outside_the_fitted_range_are_said(config, write, step_time, tmp_path, write_latency):
     model = step_time(model="m-small", sharing_curve=(1, 1.5), ranges={"prefill_tokens": (1, 2)})
     write_latency(tmp_path / "small.json", model)
     config["policies"] = [{"kind": "round_robin"}]
@@ -235,14 +159,16 @@ def test_inputs_that_do_not_fit_are_refused(config, write, change, error, named)
         sweep(load(write, config | change))
 
 
-def test_coefficients_of_another_model_are_refused(config, write, step_time, tmp_path):
+def test_coefficients_of_another_model_are_refused(
+    config, write, step_time, tmp_path, write_latency
+):
     write_latency(tmp_path / "small.json", step_time(model="m-other"))
     with pytest.raises(DataError, match=r"small\.json was calibrated on 'm-other'.*'m-small'"):
         sweep(load(write, config))
 
 
 def test_a_curve_that_is_missing_is_refused_before_anything_runs(
-    config, write, step_time, tmp_path
+    config, write, step_time, tmp_path, write_latency
 ):
     write_latency(tmp_path / "small.json", step_time(model="m-small"))
     with pytest.raises(DataError, match=r"small, large share device 'gpu', .*of 'small' has no"):
