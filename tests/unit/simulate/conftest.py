@@ -2,8 +2,11 @@ import math
 
 import numpy as np
 import pytest
+import typer
 import yaml
+from typer.testing import CliRunner
 
+from chimera_train.cli import simulate as cli
 from chimera_train.files import write_json
 from chimera_train.predict.length import LengthPredictor
 from chimera_train.predict.router import OnnxRouter
@@ -132,3 +135,10 @@ def write(tmp_path):
         return path
 
     return to_file
+
+
+@pytest.fixture
+def invoke():
+    app = typer.Typer()
+    cli.register(app)
+    return lambda *arguments: CliRunner().invoke(app, ["simulate", *map(str, arguments)])

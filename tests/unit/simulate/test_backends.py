@@ -50,10 +50,12 @@ def test_a_cluster_out_of_reach_is_said(ray, address):
         list(run_on_ray(timed, [0], [(0, 0)], n_jobs=1, address=address))
 
 
-def timed_but_one(cell, seed):
+def cpus_of_the_cluster(cell, seed):
+    import ray
+
     if seed == 4:
         failing(cell, seed)
-    return timed(cell, seed)
+    return os.getpid(), ray.cluster_resources()["CPU"]
 
 
 @pytest.mark.integration
@@ -68,6 +70,6 @@ def test_a_ray_of_two_workers_computes_the_same(ray, config, write, tmp_path):
 
     done = []
     with pytest.raises(DataError, match=r"^What is wrong\.$"):
-        done.extend(on_ray(timed_but_one, [0.5], [(0, seed) for seed in range(5)]))
-    workers = {pid for _, (_, _, pid) in done}
-    assert len(workers - {os.getpid()}) == 2
+        done.extend(on_ray(cpus_of_the_cluster, [0], [(0, seed) for seed in range(5)]))
+    assert {cpus for _, (_, cpus) in done} == {2}
+    assert os.getpid() not in {pid for _, (pid, _) in done}
