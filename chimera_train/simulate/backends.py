@@ -88,8 +88,8 @@ def _connect(ray: Any, n_jobs: int, address: str | None) -> None:
         ray.init(address=address, **quiet)
     except (OSError, RuntimeError, ValueError) as error:
         raise ChimeraError(
-            f"The Ray cluster at '{address}' cannot be reached: start it, or leave out"
-            " --ray-address for a Ray on this machine."
+            f"The Ray cluster at '{address}' cannot be reached: start it, set RAY_AUTH_TOKEN if it"
+            " asks for a token, or leave out --ray-address for a Ray on this machine."
         ) from error
 
 
