@@ -24,7 +24,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	index=; if $(BIN)/python -c 'import urllib.request as r; r.urlopen("$(TORCH_INDEX)/torch/", timeout=5)' 2>/dev/null; \
 	  then index="--extra-index-url $(TORCH_INDEX)"; fi; \
 	$(PIP) install -q $$index -c constraints.txt torch && \
-	$(PIP) install -q $$index -c constraints.txt -e '.[train,pipeline,cpu,dev]'
+	$(PIP) install -q $$index -c constraints.txt -e '.[train,pipeline,ray,cpu,dev]'
 	$(PIP) uninstall -q -y torchvision torchaudio torchcodec
 	touch $@
 

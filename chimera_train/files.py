@@ -1,5 +1,6 @@
 """Writing files so that a reader never sees half of one."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -8,11 +9,20 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from chimera_train.errors import DataError
+from chimera_train.errors import ConfigError, DataError
 
-__all__ = ["atomic_path", "read_json", "replaced_directory", "sha256", "write_json", "write_text"]
+__all__ = [
+    "JsonLines",
+    "atomic_path",
+    "open_json_lines",
+    "read_json",
+    "replaced_directory",
+    "sha256",
+    "write_json",
+    "write_text",
+]
 
 
 @contextmanager
@@ -95,3 +105,67 @@ def sha256(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+class JsonLines:
+    """A file of JSON lines that only grows, so that a kill loses no line that was appended."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.path = path
+        self._file = file
+
+    def read(self) -> Iterator[tuple[int, Any]]:
+        """Every line's number, from 1, and value; a half-written line at the end is dropped.
+
+        Raises:
+            DataError: another line is not JSON.
+        """
+        end = 0
+        self._file.seek(0)
+        for number, line in enumerate(self._file, start=1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                value = json.loads(line)
+            except ValueError as error:
+                raise DataError(
+                    f"{self.path}:{number} is not JSON: restore the file or choose another --out."
+                ) from error
+            yield number, value
+            end += len(line)
+        self._file.truncate(end)
+
+    def append(self, *values: Any) -> None:
+        """Add a line for each value; returns once they are on the disk."""
+        self._file.write("".join(json.dumps(value) + "\n" for value in values).encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def clear(self) -> None:
+        """Remove all lines."""
+        self._file.truncate(0)
+
+
+@contextmanager
+def open_json_lines(path: Path) -> Iterator[JsonLines]:
+    """Open a file of JSON lines for this process alone, making it and its directory if need be.
+
+    Raises:
+        ConfigError: the directory cannot be written, or another process has the file open.
+    """
+    directory = path.parent
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+b")
+    except OSError as error:
+        raise ConfigError(
+            f"{directory} cannot be written ({error.strerror}): choose another --out."
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                f"Another process is writing into {directory}: wait for it or choose another --out."
+            ) from error
+        yield JsonLines(path, file)

@@ -80,6 +80,7 @@ class Output:
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
             console=self._stderr,
+            speed_estimate_period=3600,  # items may take minutes
             disable=self._quiet or not self._stderr.is_terminal,
         )
 

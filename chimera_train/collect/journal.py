@@ -6,16 +6,14 @@ run that adds to it leaves a line about itself, and may leave another at its end
 half written at the end is dropped when the journal is next opened.
 """
 
-import fcntl
-import json
-import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from chimera_train.errors import ConfigError, DataError
+from chimera_train.files import JsonLines, open_json_lines
 
 __all__ = ["FILE_NAME", "Journal", "differences", "open_journal"]
 
@@ -32,24 +30,24 @@ class Journal:
     """
 
     def __init__(
-        self, file: IO[bytes], settings: Mapping[str, Any], key: Callable[[Any], str]
+        self, lines: JsonLines, settings: Mapping[str, Any], key: Callable[[Any], str]
     ) -> None:
         self.settings = dict(settings)
         self.entries: dict[str, dict[str, Any]] = {}
         self.runs: list[dict[str, Any]] = []
-        self._file = file
+        self._lines = lines
         self._key = key
         self._pending: list[dict[str, Any]] = []
         self._lock = threading.Lock()
         stored = self._read()
         if not self.entries:
             # Nothing to lose: a run that stored nothing does not bind the next one.
-            file.truncate(0)
+            lines.clear()
             self.runs.clear()
             self._pending.append({"settings": dict(settings)})
         elif stored != settings:
             raise ConfigError(
-                f"{file.name} was collected with other settings: {differences(stored, settings)}."
+                f"{lines.path} was collected with other settings: {differences(stored, settings)}."
                 " Use the same settings or another --out."
             )
 
@@ -59,31 +57,21 @@ class Journal:
 
     def end_run(self, facts: Mapping[str, Any]) -> None:
         """Add ``facts`` to what this run, which has stored a piece, said about itself."""
-        self._write([{"ended": dict(facts)}])
+        self._lines.append({"ended": dict(facts)})
         self.runs[-1] |= facts
 
     def append(self, entry: Mapping[str, Any]) -> None:
         """Store one piece; returns once it is on the disk. Thread-safe."""
         with self._lock:
-            self._write([*self._pending, dict(entry)])
+            self._lines.append(*self._pending, dict(entry))
             self.runs += [line["run"] for line in self._pending if "run" in line]
             self._pending.clear()
             self.entries[self._key(entry)] = dict(entry)
 
-    def _write(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        self._file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
     def _read(self) -> Any:
         settings: Any = None
-        end = 0
-        self._file.seek(0)
-        for number, line in enumerate(self._file, start=1):
-            if not line.endswith(b"\n"):
-                break
+        for number, entry in self._lines.read():
             try:
-                entry = json.loads(line)
                 if "settings" in entry:
                     settings = entry["settings"]
                 elif "run" in entry:
@@ -92,13 +80,11 @@ class Journal:
                     self.runs[-1] |= entry["ended"]
                 else:
                     self.entries[self._key(entry)] = entry
-            except (ValueError, LookupError, TypeError) as error:
+            except (LookupError, TypeError) as error:
                 raise DataError(
-                    f"{self._file.name}:{number} is not a line of a collection journal: restore "
+                    f"{self._lines.path}:{number} is not a line of a collection journal: restore "
                     "the file or collect into another --out."
                 ) from error
-            end += len(line)
-        self._file.truncate(end)
         return settings
 
 
@@ -117,7 +103,7 @@ def open_journal(
 
     Raises:
         ConfigError: the directory cannot be written, holds pieces of other settings or another
-            data set, or another process is collecting into it.
+            data set, or another process is writing into it.
         DataError: the journal is damaged before its last line.
     """
     path = directory / FILE_NAME
@@ -125,22 +111,8 @@ def open_journal(
     if is_new and (directory / "provenance.json").exists():
         raise ConfigError(f"{directory} holds another data set: choose another --out.")
     is_made = not directory.exists()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+b")
-    except OSError as error:
-        raise ConfigError(
-            f"{directory} cannot be written ({error.strerror}): choose another --out."
-        ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError(
-                f"Another process is collecting into {directory}: wait for it or choose another "
-                "--out."
-            ) from error
-        journal = Journal(file, settings, key)
+    with open_json_lines(path) as lines:
+        journal = Journal(lines, settings, key)
         try:
             yield journal
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ import pandas as pd
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.latency.plausible import implausible
 from chimera_train.latency.sums import COUNTS_OF_STEPS, complete
-from chimera_train.traces.store import read_table
+from chimera_train.traces.store import read_any, read_table
 
 __all__ = ["ORIGINS", "Steps", "check_steps", "read_steps"]
 
@@ -121,11 +120,7 @@ def _read(source: Path) -> pd.DataFrame:
             f"{source} is not a source of steps: give a directory of 'chimera-train collect steps',"
             " its steps.parquet, or a .csv or .csv.gz file."
         )
-    try:
-        return pd.read_csv(source)
-    # pandas raises subclasses of ValueError for what it cannot parse or decode.
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(f"{source} is not a readable CSV file: {error}.") from error
+    return read_any(source)
 
 
 def _pick_engine(source: Path, raw: pd.DataFrame, engine_name: str | None) -> pd.DataFrame:

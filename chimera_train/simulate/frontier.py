@@ -1,94 +1,155 @@
-"""The frontier plot: score against latency per token, one panel per rate, one line per policy."""
+"""Each policy's frontier of latency and score, against each baseline.
 
-import math
+C is the latency per output token (least is best), S the score (most is best). Cells that differ in
+τ alone are the points of one policy's frontier; a baseline is a point. Under one seed all of them
+served the same programs at the same times, so what is compared are differences within seeds: they
+vary less than the figures themselves, and the intervals are those of the differences.
+
+    hypervolume       ∫₀^R max{S of the points with C ≤ c} dc / R, where R is the largest mean C of
+                      any cell on this pool at this rate; 0..1, and 1 is every answer right at once
+    speed_up          C of the baseline / C of the policy, geometric mean over seeds, at the point
+                      of least mean C among those whose mean S is that of the baseline or better
+    points            100 · (S of the policy − S of the baseline), at the point of largest mean S
+                      among those whose mean C is that of the baseline or better
+
+The points are picked by the very runs that they are then judged on, so with many of them the best
+looks a little better than it is.
+"""
+
+import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
-from chimera_train.files import atomic_path
+from chimera_train.simulate.metrics import t_interval
 
-__all__ = ["plot_frontier", "policy_label"]
+__all__ = ["BASELINES", "compare", "hypervolume", "policy_label"]
+
+#: Kinds of policies that need no predictor, which others are compared with.
+BASELINES = frozenset({"round_robin", "shortest_queue"})
 
 
-def policy_label(policy: Mapping[str, Any], *, with_tau: bool = True) -> str:
+def policy_label(policy: Mapping[str, Any]) -> str:
     """A policy in a few words, such as ``chimera stjf inflight τ=0.5``."""
     parts = [policy["kind"], policy["order"]]
     if policy["kind"] == "chimera":
         parts.append(policy["load"])
-        if with_tau:
-            parts.append(f"τ={policy['tau']}")
+    if "tau" in policy:
+        parts.append(f"τ={policy['tau']}")
     return " ".join(parts)
 
 
-def plot_frontier(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw C and S of every cell with their intervals as a PNG, a panel for each pool and rate.
+def hypervolume(c: npt.NDArray[np.float64], s: npt.NDArray[np.float64], reference: float) -> float:
+    """Share, 0..1, of [0, ``reference``] × [0, 1] that the points dominate; shapes (n,), (n,)."""
+    area, best, at = 0.0, 0.0, 0.0
+    for point in np.argsort(c):
+        until = min(float(c[point]), reference)
+        area += best * (until - at)
+        best, at = max(best, float(s[point])), until
+    return (area + best * (reference - at)) / reference
 
-    Cells that differ in τ alone are one line, with τ written at its points.
+
+def compare(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """Every policy's frontier, on every pool and at every rate.
+
+    Args:
+        runs: one row for each cell and seed: ``cell``, ``pool``, ``rate_per_s`` (may be None),
+            ``policy`` (settings as JSON), ``seed``, ``latency_per_token_ms``, ``score``; every
+            cell with the same seeds.
+
+    Returns:
+        One entry for each pool, rate and policy: ``pool``, ``rate_per_s``, ``policy`` (settings
+        without τ), ``cells``, ``hypervolume``, ``ci``, and ``against``, one entry for each other
+        policy of a kind in ``BASELINES``: ``baseline`` (its cell), ``hypervolume_gain``,
+        ``speed_up`` and ``points``, the cells where these two are reached (``speed_up_cell``,
+        ``points_cell``) and ``ci``. What no point reaches is None.
     """
-    panels: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Mapping[str, Any]]]] = {}
-    colours: dict[tuple[Any, ...], str] = {}
-    for cell in cells:
-        policy = tuple((name, value) for name, value in cell["policy"].items() if name != "tau")
-        panel = panels.setdefault((cell["pool"], cell["rate_per_s"]), {})
-        panel.setdefault(policy, []).append(cell)
-        colours.setdefault(policy, f"C{len(colours) % 10}")
-
-    n_columns = min(len(panels), 3)
-    n_rows = math.ceil(len(panels) / n_columns)
-    figure = Figure(figsize=(1 + 4 * n_columns, 1 + 3.5 * n_rows), layout="constrained")
-    grid = figure.subplots(n_rows, n_columns, sharey=True, squeeze=False)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_visible(False)
-    several_pools = len({pool for pool, _ in panels}) > 1
-    for axes, ((pool, rate_per_s), lines) in zip(grid.flat, panels.items(), strict=False):
-        for policy, line in lines.items():
-            _draw_line(axes, line, colours[policy])
-        rate = "recorded arrivals" if rate_per_s is None else f"{rate_per_s:g} programs/s"
-        axes.set_title(f"{pool}\n{rate}" if several_pools else rate, fontsize="medium")
-        axes.set_xlabel("C: latency per output token (ms)")
-        axes.grid(alpha=0.3)
-    for row in grid:
-        row[0].set_ylabel("S: score")
-    handles, labels = [], []
-    for policy, colour in colours.items():
-        handles.append(Line2D([], [], color=colour, marker="o"))
-        labels.append(policy_label(dict(policy), with_tau=False))
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small")
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=120, format="png")
-
-
-def _draw_line(axes: Axes, line: Sequence[Mapping[str, Any]], colour: str) -> None:
-    line = sorted(line, key=lambda cell: float(cell["policy"].get("tau", math.nan)))
-    x = [cell["latency_per_token_ms"] for cell in line]
-    y = [cell["score"] for cell in line]
-    axes.plot(x, y, color=colour, marker="o", markersize=4)
-    axes.errorbar(
-        x,
-        y,
-        xerr=_half_widths(line, "latency_per_token_ms"),
-        yerr=_half_widths(line, "score"),
-        color=colour,
-        linestyle="none",
-        linewidth=0.8,
-        alpha=0.5,
-    )
-    for cell in line:
-        if "tau" in cell["policy"]:
-            axes.annotate(
-                f"τ={cell['policy']['tau']}",
-                (cell["latency_per_token_ms"], cell["score"]),
-                textcoords="offset points",
-                xytext=(4, 4),
-                fontsize="x-small",
-                color=colour,
-            )
+    result = []
+    runs = runs.astype({"rate_per_s": float})  # None becomes NaN
+    for (pool, _), panel in runs.groupby(["pool", "rate_per_s"], dropna=False, sort=False):
+        rate_per_s = float(panel["rate_per_s"].iloc[0])
+        cells = [_Cell.of(rows) for _, rows in panel.groupby("cell")]
+        reference = max(float(cell.c.mean()) for cell in cells)
+        families: dict[str, list[_Cell]] = {}
+        for cell in cells:
+            families.setdefault(json.dumps(cell.family), []).append(cell)
+        volumes = {name: _volumes(family, reference) for name, family in families.items()}
+        baselines = {
+            name: family[0]
+            for name, family in families.items()
+            if family[0].family["kind"] in BASELINES
+        }
+        result += [
+            {
+                "pool": pool,
+                "rate_per_s": None if np.isnan(rate_per_s) else rate_per_s,
+                "policy": family[0].family,
+                "cells": [cell.number for cell in family],
+                "hypervolume": float(volumes[name].mean()),
+                "ci": {"hypervolume": t_interval(volumes[name].tolist())},
+                "against": [
+                    _against(family, volumes[name], baseline, volumes[other])
+                    for other, baseline in baselines.items()
+                    if other != name
+                ],
+            }
+            for name, family in families.items()
+        ]
+    return result
 
 
-def _half_widths(line: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    intervals = [cell["ci"][name] for cell in line]
-    return [0.0 if interval is None else (interval[1] - interval[0]) / 2 for interval in intervals]
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    number: int
+    family: dict[str, Any]
+    c: npt.NDArray[np.float64]  # of every seed
+    s: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame) -> "_Cell":
+        rows = rows.sort_values("seed")
+        policy = json.loads(rows["policy"].iloc[0])
+        return cls(
+            int(rows["cell"].iloc[0]),
+            {name: value for name, value in policy.items() if name != "tau"},
+            rows["latency_per_token_ms"].to_numpy(dtype=np.float64),
+            rows["score"].to_numpy(dtype=np.float64),
+        )
+
+
+def _volumes(family: Sequence[_Cell], reference: float) -> npt.NDArray[np.float64]:
+    c, s = np.array([cell.c for cell in family]), np.array([cell.s for cell in family])
+    return np.array([hypervolume(c[:, k], s[:, k], reference) for k in range(c.shape[1])])
+
+
+def _against(
+    family: Sequence[_Cell],
+    volumes: npt.NDArray[np.float64],
+    baseline: _Cell,
+    its_volumes: npt.NDArray[np.float64],
+) -> dict[str, Any]:
+    as_good = [cell for cell in family if cell.s.mean() >= baseline.s.mean()]
+    as_fast = [cell for cell in family if cell.c.mean() <= baseline.c.mean()]
+    faster = min(as_good, key=lambda cell: float(cell.c.mean()), default=None)
+    better = max(as_fast, key=lambda cell: float(cell.s.mean()), default=None)
+    gains = volumes - its_volumes
+    logs = None if faster is None else np.log(baseline.c / faster.c)
+    points = None if better is None else 100.0 * (better.s - baseline.s)
+    log_interval = None if logs is None else t_interval(logs.tolist())
+    return {
+        "baseline": baseline.number,
+        "hypervolume_gain": float(gains.mean()),
+        "speed_up": None if logs is None else float(np.exp(logs.mean())),
+        "speed_up_cell": None if faster is None else faster.number,
+        "points": None if points is None else float(points.mean()),
+        "points_cell": None if better is None else better.number,
+        "ci": {
+            "hypervolume_gain": t_interval(gains.tolist()),
+            "speed_up": None if log_interval is None else np.exp(log_interval).tolist(),
+            "points": None if points is None else t_interval(points.tolist()),
+        },
+    }

@@ -23,7 +23,7 @@ from scipy import stats
 
 from chimera_train.simulate.outcome import Simulation
 
-__all__ = ["FIGURES", "PER_ENGINE", "run_metrics", "summarise"]
+__all__ = ["FIGURES", "PER_ENGINE", "run_metrics", "summarise", "t_interval"]
 
 FIGURES = (
     "latency_per_token_ms",
@@ -78,11 +78,12 @@ def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         cell[name] = {
             engine: float(np.mean([run[name][engine] for run in runs])) for engine in runs[0][name]
         }
-    cell["ci"] = {name: _interval([run[name] for run in runs]) for name in FIGURES}
+    cell["ci"] = {name: t_interval([run[name] for run in runs]) for name in FIGURES}
     return cell
 
 
-def _interval(values: Sequence[float]) -> list[float] | None:
+def t_interval(values: Sequence[float]) -> list[float] | None:
+    """The 95 % t-interval [low, high] of the mean; None for a single value."""
     n = len(values)
     if n < 2:
         return None

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from scipy.optimize import brentq
 
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.pool.schema import EngineInfo
 from chimera_train.predict.step_time import StepTimeModel
 from chimera_train.simulate.engine import SimulatedEngine, servable
+from chimera_train.traces.store import read_any
 
 __all__ = [
     "HASHED_TOKENS",
@@ -63,7 +63,7 @@ def read_requests(path: Path) -> pd.DataFrame:
     """Read recorded requests of one engine, in order of arrival.
 
     Args:
-        path: ``.jsonl``, ``.jsonl.gz`` or ``.parquet`` with arrival_ms, prompt_tokens and
+        path: a table (``traces.store.read_any``) with arrival_ms, prompt_tokens and
             output_tokens, and at least one of ``MEASURED``. It may have ``HASHES``, by which
             prompts share cached blocks, and finish_reason: "stop" where the model ended the output.
 
@@ -71,17 +71,7 @@ def read_requests(path: Path) -> pd.DataFrame:
         ConfigError: another kind of file.
         DataError: it is missing or unreadable, lacks a column, or rows are unusable.
     """
-    if not path.exists():
-        raise DataError(f"{path} does not exist.")
-    try:
-        if path.name.endswith((".jsonl", ".jsonl.gz")):
-            raw = pd.read_json(path, lines=True)
-        elif path.suffix == ".parquet":
-            raw = pd.read_parquet(path)
-        else:
-            raise ConfigError(f"{path} is not a .jsonl, .jsonl.gz or .parquet file.")
-    except (OSError, EOFError, ValueError, pa.ArrowInvalid) as error:
-        raise DataError(f"{path} is not a readable table of requests: {error}.") from error
+    raw = read_any(path)
     missing = [name for name in _REQUIRED if name not in raw]
     measured = [name for name in MEASURED if name in raw]
     if missing:

@@ -8,7 +8,8 @@ import pandas as pd
 
 from chimera_train import __version__
 from chimera_train.files import atomic_path, write_json, write_text
-from chimera_train.simulate.frontier import plot_frontier, policy_label
+from chimera_train.simulate.frontier import policy_label
+from chimera_train.simulate.frontier_plot import plot_frontier
 from chimera_train.simulate.metrics import FIGURES
 from chimera_train.simulate.settings import SweepSettings
 from chimera_train.simulate.sweep import SweepResult
@@ -34,6 +35,7 @@ def write_sweep(result: SweepResult, settings: SweepSettings, directory: Path) -
             "tool_version": __version__,
             "settings": settings.model_dump(mode="json"),
             "cells": result.cells,
+            "frontier": result.frontier,
             "warnings": result.warnings,
         },
     )

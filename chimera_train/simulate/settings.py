@@ -9,29 +9,104 @@ from pydantic import BeforeValidator, Field, FiniteFloat, field_validator, model
 from chimera_train.config import Settings
 from chimera_train.scheduling.policy import PolicySettings
 
-__all__ = ["PoissonSettings", "RecordedSettings", "SweepSettings"]
+__all__ = [
+    "ArrivalSettings",
+    "ClosedLoopSettings",
+    "DeterministicSettings",
+    "MmppSettings",
+    "PoissonSettings",
+    "RecordedSettings",
+    "SweepSettings",
+]
 
 
-class PoissonSettings(Settings):
-    """``programs`` programs a cell, at each of ``rates_per_s`` (programs per second)."""
+RatesPerS = Annotated[list[Annotated[FiniteFloat, Field(gt=0)]], Field(min_length=1)]
 
-    kind: Literal["poisson"]
-    rates_per_s: list[Annotated[FiniteFloat, Field(gt=0)]] = Field(min_length=1)
+
+class _Drawn(Settings):
+    """``programs`` programs a cell, at each of ``rates_per_s`` (mean, programs per second)."""
+
+    rates_per_s: RatesPerS
     programs: int = Field(gt=0)
 
 
+class PoissonSettings(_Drawn):
+    """Exponential intervals."""
+
+    kind: Literal["poisson"]
+
+
+class DeterministicSettings(_Drawn):
+    """Equal intervals."""
+
+    kind: Literal["deterministic"]
+
+
+class MmppSettings(_Drawn):
+    """Bursts: a two-state Markov-modulated Poisson process (``arrivals.mmpp``).
+
+    Attributes:
+        rate_ratio: rate within bursts over rate between them.
+        high_fraction: share of the time that is within bursts.
+        correlation_time_s: time in which the correlation of the rate falls to 1/e; bursts last
+            ``correlation_time_s / (1 - high_fraction)`` on average.
+    """
+
+    kind: Literal["mmpp"]
+    rate_ratio: FiniteFloat = Field(ge=1)
+    high_fraction: float = Field(default=0.2, gt=0, lt=1)
+    correlation_time_s: FiniteFloat = Field(default=2.0, gt=0)
+
+
 class RecordedSettings(Settings):
-    """Programs at given times, ms."""
+    """Programs at recorded times, the same for every seed; questions are drawn all the same.
+
+    Attributes:
+        file: a table with a column of arrival times (``recorded.read_arrival_times``), or
+        times_ms: the times themselves, not decreasing.
+        rates_per_s: stretch the times to each of these mean rates; null leaves them.
+        programs: only the first so many; null is all.
+    """
 
     kind: Literal["recorded"]
-    times_ms: list[FiniteFloat] = Field(min_length=1)
+    file: Path | None = None
+    times_ms: list[FiniteFloat] | None = Field(default=None, min_length=1)
+    rates_per_s: RatesPerS | None = None
+    programs: int | None = Field(default=None, gt=0)
 
     @field_validator("times_ms")
     @classmethod
-    def _in_order(cls, times_ms: list[float]) -> list[float]:
-        if times_ms != sorted(times_ms):
+    def _in_order(cls, times_ms: list[float] | None) -> list[float] | None:
+        if times_ms is not None and times_ms != sorted(times_ms):
             raise ValueError("the times must not decrease")
         return times_ms
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "RecordedSettings":
+        if (self.file is None) == (self.times_ms is None):
+            raise ValueError("give exactly one of 'file' and 'times_ms'")
+        return self
+
+
+class ClosedLoopSettings(Settings):
+    """``users`` that each start their next program when they have thought about the last one.
+
+    Attributes:
+        users: how many; each has one program at a time.
+        think_time_s: mean of the exponential time before each program.
+        programs: of all users together.
+    """
+
+    kind: Literal["closed_loop"]
+    users: int = Field(gt=0)
+    think_time_s: FiniteFloat = Field(gt=0)
+    programs: int = Field(gt=0)
+
+
+ArrivalSettings = Annotated[
+    PoissonSettings | DeterministicSettings | MmppSettings | RecordedSettings | ClosedLoopSettings,
+    Field(discriminator="kind"),
+]
 
 
 def _expand(entry: Any) -> Any:
@@ -59,7 +134,7 @@ class SweepSettings(Settings):
             one policy with each of its values.
         seeds: number of seeds: 0, 1, ….
         questions: ``holdout``, on which nothing was fitted, or ``all``.
-        n_jobs: processes.
+        n_jobs: processes on this machine.
     """
 
     traces: Path
@@ -70,7 +145,7 @@ class SweepSettings(Settings):
     policies: list[Annotated[tuple[PolicySettings, ...], BeforeValidator(_expand)]] = Field(
         min_length=1
     )
-    arrivals: Annotated[PoissonSettings | RecordedSettings, Field(discriminator="kind")]
+    arrivals: ArrivalSettings
     seeds: int = Field(gt=0)
     questions: Literal["holdout", "all"] = "holdout"
     n_jobs: int = Field(default=1, gt=0)

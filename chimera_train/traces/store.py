@@ -1,5 +1,6 @@
 """Reading and writing trace tables as Parquet (zstd) with a schema version."""
 
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,13 +8,14 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.json
 import pyarrow.parquet as pq
 
-from chimera_train.errors import DataError
+from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import atomic_path
 from chimera_train.traces.schemas import SCHEMA_VERSION, SCHEMAS
 
-__all__ = ["Traces", "load_traces", "read_table", "write_table"]
+__all__ = ["Traces", "load_traces", "read_any", "read_table", "write_table"]
 
 _VERSION_KEY = b"schema_version"
 
@@ -67,6 +69,29 @@ def read_table(directory: Path, name: str) -> pd.DataFrame:
     for field in absent:
         data = data.append_column(field, pa.nulls(len(data), field.type))
     return data.to_pandas()
+
+
+def read_any(path: Path) -> pd.DataFrame:
+    """Read a table that others wrote: ``.csv``, ``.jsonl`` (either also ``.gz``) or ``.parquet``.
+
+    Raises:
+        ConfigError: another kind of file.
+        DataError: it is missing or unreadable.
+    """
+    if not path.exists():
+        raise DataError(f"{path} does not exist.")
+    try:
+        if path.name.endswith((".jsonl", ".jsonl.gz")):
+            # pandas would take numbers for dates where a column's name suggests it.
+            return pyarrow.json.read_json(path).to_pandas()
+        if path.name.endswith((".csv", ".csv.gz")):
+            return pd.read_csv(path)
+        if path.suffix == ".parquet":
+            return pd.read_parquet(path)
+    # pandas raises subclasses of ValueError for what it cannot parse or decode.
+    except (OSError, EOFError, ValueError, zlib.error, pa.ArrowInvalid) as error:
+        raise DataError(f"{path} is not a readable table: {error}.") from error
+    raise ConfigError(f"{path} is not a .csv, .jsonl or .parquet file (the first two may be .gz).")
 
 
 @dataclass(frozen=True, slots=True)

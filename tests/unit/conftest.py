@@ -1,7 +1,25 @@
+import os
+from pathlib import Path
+
 import pytest
 
 from chimera_train.pool.schema import EngineInfo
 from chimera_train.predict.step_time import StepTimeModel
+
+
+@pytest.fixture(scope="session")
+def public_data():
+    """The path of a file of the public data (see its README); the test is skipped without it."""
+    root = os.environ.get("CHIMERA_SHARED_DATA")
+    data = Path(root) if root else Path(__file__).parents[3] / "shared" / "data"
+
+    def find(*parts) -> Path:
+        path = data.joinpath(*parts)
+        if not path.is_file():
+            pytest.skip(f"public data is not here: {path} (set CHIMERA_SHARED_DATA)")
+        return path
+
+    return find
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,11 +86,6 @@ def engine() -> EngineInfo:
 
 
 @pytest.fixture
-def public_steps() -> Path:
+def public_steps(public_data) -> Path:
     """Step times of an RTX 4090, from the public data (see its README)."""
-    root = os.environ.get("CHIMERA_SHARED_DATA")
-    data = Path(root) if root else Path(__file__).parents[4] / "shared" / "data"
-    path = data / "latency" / "llmservingsim" / "steps_rtx4090_llama31_8b.csv.gz"
-    if not path.is_file():
-        pytest.skip(f"public data is not here: {path} (set CHIMERA_SHARED_DATA)")
-    return path
+    return public_data("latency", "llmservingsim", "steps_rtx4090_llama31_8b.csv.gz")

@@ -122,9 +122,9 @@ def test_max_context_looks_at_both_kinds_of_sequence(tmp_path: Path, steps_frame
 @pytest.mark.parametrize(
     ("name", "content", "error", "message"),
     [
-        ("s.csv", b"", DataError, "not a readable CSV"),
-        ("s.csv", b"\xff\xfe\x00x", DataError, "not a readable CSV"),
-        ("s.csv.gz", b"plain text", DataError, "not a readable CSV"),
+        ("s.csv", b"", DataError, "not a readable table"),
+        ("s.csv", b"\xff\xfe\x00x", DataError, "not a readable table"),
+        ("s.csv.gz", b"plain text", DataError, "not a readable table"),
         ("s.csv.gz", b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03zz", DataError, "not a readable"),
         ("s.csv", b"a,b\n1,2\n", DataError, "lacks the column"),
         ("steps.parquet", b"nonsense", DataError, "not a readable Parquet"),

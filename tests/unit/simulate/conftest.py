@@ -1,6 +1,19 @@
-import pytest
+import math
 
+import numpy as np
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from chimera_train.cli import simulate as cli
+from chimera_train.files import write_json
+from chimera_train.predict.length import LengthPredictor
+from chimera_train.predict.router import OnnxRouter
+from chimera_train.predict.step_time import TERMS
 from chimera_train.traces.store import write_table
+
+CHIMERA = {"kind": "chimera", "tau": [0.1, math.inf], "load": ["inflight", "inflight+self"]}
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +61,84 @@ def traces_dir(tmp_path_factory):
         [{"question_id": f"q{i}", "task": "sums", "text": f"question {i}"} for i in range(10)],
     )
     return directory
+
+
+@pytest.fixture(scope="session")
+def write_latency():
+    """A function that writes a step-time model as `calibrate` would."""
+    return _write_latency
+
+
+def _write_latency(path, model):
+    write_json(
+        path,
+        {
+            "schema": 1,
+            "kind": model.kind,
+            "terms": [
+                {"name": name, "unit": TERMS[name].unit, "coefficient": value}
+                for name, value in model.terms.items()
+            ],
+            "engine": model.engine.model_dump(),
+            "device": model.engine.device,
+            "fitted_on": {"ranges": {name: list(ends) for name, ends in model.ranges.items()}},
+            "overhead_ms": 0.0,
+            "decode_ms_per_token": model.decode_ms_per_token,
+            "max_batch_size": model.max_batch_size,
+            "sharing_curve": list(model.sharing_curve) or None,
+        },
+    )
+
+
+@pytest.fixture
+def config(tmp_path, traces_dir, step_time, monkeypatch):
+    """A configuration that works (as a dict), its files, and a function that writes it."""
+
+    class Router:
+        models = ("m-small", "m-large")
+
+        def predict(self, texts):
+            return np.tile([0.4, 0.9], (len(texts), 1))
+
+    class Length:
+        def predict(self, model, requests):
+            return np.full((len(requests), 1), 10.0)
+
+    monkeypatch.setattr(OnnxRouter, "load", lambda directory: Router())
+    monkeypatch.setattr(LengthPredictor, "load", lambda directory: Length())
+    engines = [
+        {"name": name, "model": f"m-{name}", "device_group": "gpu", "base_url": "http://x/v1"}
+        for name in ("small", "large")
+    ]
+    (tmp_path / "pool.yaml").write_text(yaml.safe_dump({"engines": engines}))
+    for name, step_ms in (("small", 2.0), ("large", 5.0)):
+        model = step_time(model=f"m-{name}", terms={"const": step_ms}, sharing_curve=(1.0, 1.5))
+        _write_latency(tmp_path / f"{name}.json", model)
+    return {
+        "traces": str(traces_dir),
+        "pools": [str(tmp_path / "pool.yaml")],
+        "latency": {name: str(tmp_path / f"{name}.json") for name in ("small", "large")},
+        "length": "length",
+        "router": "router",
+        "policies": [{"kind": "round_robin", "order": "fcfs"}, CHIMERA],
+        "arrivals": {"kind": "poisson", "rates_per_s": [2, 8], "programs": 30},
+        "seeds": 3,
+        "questions": "all",
+    }
+
+
+@pytest.fixture
+def write(tmp_path):
+    def to_file(config):
+        path = tmp_path / "sweep.yaml"
+        path.write_text(yaml.safe_dump(config, sort_keys=False))
+        return path
+
+    return to_file
+
+
+@pytest.fixture
+def invoke():
+    app = typer.Typer()
+    cli.register(app)
+    return lambda *arguments: CliRunner().invoke(app, ["simulate", *map(str, arguments)])

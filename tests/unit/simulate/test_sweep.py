@@ -1,98 +1,25 @@
 """The configuration file, the grid, the files it writes, and the command."""
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-import typer
-import yaml
-from typer.testing import CliRunner
 
-from chimera_train.cli import simulate as cli
 from chimera_train.config import load_yaml
-from chimera_train.errors import ConfigError, DataError
-from chimera_train.files import write_json
-from chimera_train.predict.length import LengthPredictor
-from chimera_train.predict.router import OnnxRouter
-from chimera_train.predict.step_time import TERMS
+from chimera_train.errors import ConfigError
+from chimera_train.simulate import grid
+from chimera_train.simulate.cluster import simulate_once
 from chimera_train.simulate.metrics import FIGURES
 from chimera_train.simulate.results import figures_by_cell, write_sweep
 from chimera_train.simulate.settings import SweepSettings
 from chimera_train.simulate.sweep import run_cell, sweep
 
 SHIPPED = Path(__file__).parents[3] / "pipelines" / "demo" / "sweep.yaml"
-CHIMERA = {"kind": "chimera", "tau": [0.1, math.inf], "load": ["inflight", "inflight+self"]}
 
 
-def write_latency(path, model):
-    write_json(
-        path,
-        {
-            "schema": 1,
-            "kind": model.kind,
-            "terms": [
-                {"name": name, "unit": TERMS[name].unit, "coefficient": value}
-                for name, value in model.terms.items()
-            ],
-            "engine": model.engine.model_dump(),
-            "device": model.engine.device,
-            "fitted_on": {"ranges": {name: list(ends) for name, ends in model.ranges.items()}},
-            "overhead_ms": 0.0,
-            "decode_ms_per_token": model.decode_ms_per_token,
-            "max_batch_size": model.max_batch_size,
-            "sharing_curve": list(model.sharing_curve) or None,
-        },
-    )
-
-
-@pytest.fixture
-def config(tmp_path, traces_dir, step_time, monkeypatch):
-    """A configuration that works (as a dict), its files, and a function that writes it."""
-
-    class Router:
-        models = ("m-small", "m-large")
-
-        def predict(self, texts):
-            return np.tile([0.4, 0.9], (len(texts), 1))
-
-    class Length:
-        def predict(self, model, requests):
-            return np.full((len(requests), 1), 10.0)
-
-    monkeypatch.setattr(OnnxRouter, "load", lambda directory: Router())
-    monkeypatch.setattr(LengthPredictor, "load", lambda directory: Length())
-    engines = [
-        {"name": name, "model": f"m-{name}", "device_group": "gpu", "base_url": "http://x/v1"}
-        for name in ("small", "large")
-    ]
-    (tmp_path / "pool.yaml").write_text(yaml.safe_dump({"engines": engines}))
-    for name, step_ms in (("small", 2.0), ("large", 5.0)):
-        model = step_time(model=f"m-{name}", terms={"const": step_ms}, sharing_curve=(1.0, 1.5))
-        write_latency(tmp_path / f"{name}.json", model)
-    return {
-        "traces": str(traces_dir),
-        "pools": [str(tmp_path / "pool.yaml")],
-        "latency": {name: str(tmp_path / f"{name}.json") for name in ("small", "large")},
-        "length": "length",
-        "router": "router",
-        "policies": [{"kind": "round_robin", "order": "fcfs"}, CHIMERA],
-        "arrivals": {"kind": "poisson", "rates_per_s": [2, 8], "programs": 30},
-        "seeds": 3,
-        "questions": "all",
-    }
-
-
-@pytest.fixture
-def write(tmp_path):
-    def to_file(config):
-        path = tmp_path / "sweep.yaml"
-        path.write_text(yaml.safe_dump(config, sort_keys=False))
-        return path
-
-    return to_file
+MMPP = {"kind": "mmpp", "rates_per_s": [2], "programs": 5, "rate_ratio": 8}
 
 
 def load(write, config):
@@ -108,7 +35,7 @@ def test_a_grid_has_one_cell_for_each_pool_rate_and_policy(config, write):
     ]
     policies = [("round_robin", None), *[("chimera", tau) for tau in (0.1, 0.1, "inf", "inf")]]
     assert seen == [(rate, *policy) for rate in (2, 8) for policy in policies]
-    assert told == [(done, 30) for done in range(1, 31)]
+    assert told == [(done, 30) for done in range(31)]
     assert len(result.runs) == 30
     assert result.warnings == []
     for index, cell in enumerate(result.cells):
@@ -129,6 +56,48 @@ def test_processes_do_not_change_the_result(config, write):
     assert one.cells == two.cells
 
 
+def test_every_policy_meets_the_same_programs_under_a_seed(config, write, monkeypatch):
+    met = {}
+
+    def noted(pool, models, workload, policy, arrivals):
+        key = (arrivals.times_ms.tobytes(), arrivals.questions.tobytes(), arrivals.luck.tobytes())
+        met.setdefault(json.dumps(policy.model_dump()), []).append(key)
+        return simulate_once(pool, models, workload, policy, arrivals)
+
+    monkeypatch.setattr(grid, "simulate_once", noted)
+    sweep(load(write, config))
+    first, *others = met.values()
+    streams = first[1:]  # the first run of all is the one that checks the inputs
+    assert len(set(streams)) == len(streams) == 6, "rates and seeds differ"
+    assert others == [streams] * 4
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "rates", "programs"),
+    [
+        ({"kind": "deterministic", "rates_per_s": [2, 4], "programs": 20}, [2, 4], 20),
+        ({**MMPP, "programs": 20}, [2], 20),
+        ({"kind": "recorded", "file": "times.csv"}, [None], 4),
+        ({"kind": "recorded", "file": "times.csv", "rates_per_s": [4, 40]}, [4, 40], 4),
+        ({"kind": "recorded", "times_ms": [3, 9, 9], "programs": 2}, [None], 2),
+    ],
+)
+def test_kinds_of_arrivals(config, write, tmp_path, monkeypatch, arrivals, rates, programs):
+    (tmp_path / "times.csv").write_text("arrival_ms\n0\n100\n110\n500\n")
+    monkeypatch.chdir(tmp_path)
+    config["policies"] = [{"kind": "round_robin"}]
+    result = sweep(load(write, config | {"arrivals": arrivals}))
+    assert [cell["rate_per_s"] for cell in result.cells] == rates
+    assert {cell["programs"] for cell in result.cells} == {programs}
+
+
+def test_recorded_arrivals_are_rescaled_to_a_rate(config, write):
+    config["policies"] = [{"kind": "round_robin"}]
+    config["arrivals"] = {"kind": "recorded", "times_ms": [50, 60, 80], "rates_per_s": [10]}
+    _, programs = run_cell(load(write, config | {"seeds": 1}))
+    assert programs["arrival_ms"].tolist() == pytest.approx([0, 200 / 3, 200])
+
+
 def test_recorded_arrivals_are_one_cell(config, write):
     config["policies"] = [{"kind": "round_robin"}]
     config["arrivals"] = {"kind": "recorded", "times_ms": [0, 10, 10, 500]}
@@ -138,18 +107,38 @@ def test_recorded_arrivals_are_one_cell(config, write):
     assert programs["seed"].tolist() == [seed for seed in range(3) for _ in range(4)]
 
 
-def test_what_is_not_simulated_is_said(config, write, step_time, tmp_path):
+def test_users_start_a_program_when_they_have_thought_about_the_last_one(config, write):
+    config["policies"] = [{"kind": "round_robin"}]
+    config["arrivals"] = {
+        "kind": "closed_loop",
+        "users": 3,
+        "think_time_s": 0.05,
+        "programs": 60,
+    }
+    result, programs = run_cell(load(write, config))
+    assert [cell["rate_per_s"] for cell in result.cells] == [None]
+    for _, run in programs.groupby("seed"):
+        assert len(run) == 60
+        ends = run["arrival_ms"] + run["program_latency_ms"]
+        for arrival_ms in run["arrival_ms"]:
+            under_way = (run["arrival_ms"] < arrival_ms) & (ends > arrival_ms)
+            assert under_way.sum() <= 2  # the third user's begins
+        # Who begins the i-th program has had an end before it.
+        begins = run["arrival_ms"].sort_values().to_numpy()
+        assert (begins[3:] > np.sort(ends)[:57]).all()
+
+
+def test_what_is_not_simulated_is_said(config, write, step_time, tmp_path, write_latency):
     model = step_time(
         model="m-small", enable_prefix_caching=True, async_scheduling=True, sharing_curve=(1, 1.5)
     )
     write_latency(tmp_path / "small.json", model)
     config["policies"] = [{"kind": "round_robin"}]
-    warnings = sweep(load(write, config)).warnings
-    assert ["prefix caching" in warnings[0], "asynchronous scheduling" in warnings[1]] == [True] * 2
-    assert all("small" in warning and "large" not in warning for warning in warnings)
+    (warning,) = sweep(load(write, config)).warnings
+    assert ": small have a prefix cache, but prompts are taken to have nothing in" in warning
 
 
-def test_steps_outside_the_fitted_range_are_said(config, write, step_time, tmp_path):
+def test_steps_outside_the_fitted_range_are_said(config, write, step_time, tmp_path, write_latency):
     model = step_time(model="m-small", sharing_curve=(1, 1.5), ranges={"prefill_tokens": (1, 2)})
     write_latency(tmp_path / "small.json", model)
     config["policies"] = [{"kind": "round_robin"}]
@@ -190,80 +179,23 @@ def test_tracked_figures_have_names_of_their_own(config, write):
     }
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "line", "named"),
-    [
-        (
-            "arrivals",
-            {"kind": "poisson", "rates_per_s": [2, 0.0], "programs": 5},
-            "- 0.0",
-            "rates_per",
-        ),
-        ("arrivals", {"kind": "poisson", "rates_per_s": [-1], "programs": 5}, "- -1", "rates_per"),
-        ("arrivals", {"kind": "poisson", "rates_per_s": [], "programs": 5}, "rates", "rates_per"),
-        ("arrivals", {"kind": "poisson", "rates_per_s": [1], "programs": 0}, "programs", "program"),
-        ("arrivals", {"kind": "recorded", "times_ms": [5, 4]}, "times_ms", "must not decrease"),
-        ("arrivals", {"kind": "gamma"}, "arrivals", "arrivals"),
-        ("policies", [{"kind": "chimera", "tau": [0.1, -1]}], "tau", "tau"),
-        ("policies", [{"kind": "chimera", "tua": 1}], "tua", "tua"),
-        ("policies", [], "policies", "policies"),
-        ("seeds", 0, "seeds", "seeds"),
-        ("unknown", 1, "unknown", "unknown"),
-        ("router", None, "traces", "needs 'router'"),
-        ("length", None, "traces", "needs 'length'"),
-    ],
-)
-def test_a_mistake_is_named_with_file_line_and_key(config, write, key, value, line, named):
-    path = write(config | {key: value})
-    lines = [text.strip() for text in path.read_text().splitlines()]
-    number = next(i for i, text in enumerate(lines, start=1) if text.startswith(line))
-    with pytest.raises(ConfigError, match=rf"sweep\.yaml:{number}: .*{named}"):
-        load_yaml(path, SweepSettings)
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "named"),
-    [
-        ({"latency": {}}, ConfigError, "engine 'large'"),
-        ({"latency": {"typo": "x"}}, ConfigError, "'typo'"),
-        ({"latency": {"small": "a.json", "large": "b.json"}}, DataError, r"a\.json does not exist"),
-        ({"traces": "nowhere"}, DataError, "nowhere"),
-    ],
-)
-def test_inputs_that_do_not_fit_are_refused(config, write, change, error, named):
-    with pytest.raises(error, match=named):
-        sweep(load(write, config | change))
-
-
-def test_coefficients_of_another_model_are_refused(config, write, step_time, tmp_path):
-    write_latency(tmp_path / "small.json", step_time(model="m-other"))
-    with pytest.raises(DataError, match=r"small\.json was calibrated on 'm-other'.*'m-small'"):
-        sweep(load(write, config))
-
-
-def test_a_curve_that_is_missing_is_refused_before_anything_runs(
-    config, write, step_time, tmp_path
-):
-    write_latency(tmp_path / "small.json", step_time(model="m-small"))
-    with pytest.raises(DataError, match=r"small, large share device 'gpu', .*of 'small' has no"):
-        sweep(load(write, config), lambda *_: pytest.fail("ran"))
-
-
-@pytest.fixture
-def invoke():
-    app = typer.Typer()
-    cli.register(app)
-    return lambda *arguments: CliRunner().invoke(app, ["simulate", *map(str, arguments)])
-
-
 def test_the_sweep_command(config, write, invoke, tmp_path):
     result = invoke("sweep", "--config", write(config), "--out", tmp_path / "out", "--json")
     assert result.exit_code == 0, result.output
     values = json.loads(result.stdout)
     assert len(values["cells"]) == 10
     assert all((tmp_path / "out" / name).is_file() for name in map(str, values["files"]))
+    document = json.loads((tmp_path / "out" / "cells.json").read_text())
+    assert document["frontier"] == values["frontier"]
+    assert [entry["policy"]["kind"] for entry in values["frontier"][:2]] == [
+        "round_robin",
+        "chimera",
+    ]
+    assert values["frontier"][1]["against"][0]["baseline"] == 0
     text = invoke("sweep", "--config", write(config), "--quiet")
     assert "chimera stjf inflight τ=inf" in text.stdout
+    assert "speed-up" in text.stdout
+    assert "round_robin fcfs" in text.stdout
 
 
 def test_the_run_command_needs_a_single_cell(config, write, invoke, tmp_path):

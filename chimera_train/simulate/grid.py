@@ -1,0 +1,218 @@
+"""The cells of a sweep, each with everything that decides its runs."""
+
+import functools
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import numpy.typing as npt
+
+import chimera_train
+from chimera_train.errors import ConfigError, DataError
+from chimera_train.pool.schema import Pool, load_pool
+from chimera_train.predict.length import LengthPredictor
+from chimera_train.predict.router import OnnxRouter
+from chimera_train.predict.step_time import StepTimeModel
+from chimera_train.scheduling.policy import PolicySettings, RoundRobin
+from chimera_train.simulate.arrivals import (
+    Arrivals,
+    closed_loop,
+    deterministic,
+    mmpp,
+    poisson,
+    recorded,
+    rescaled,
+)
+from chimera_train.simulate.cluster import simulate_once
+from chimera_train.simulate.outcome import Simulation
+from chimera_train.simulate.recorded import read_arrival_times
+from chimera_train.simulate.settings import (
+    ArrivalSettings,
+    ClosedLoopSettings,
+    RecordedSettings,
+    SweepSettings,
+)
+from chimera_train.simulate.workload import Workload, workload_from_traces
+from chimera_train.traces.store import load_traces
+
+__all__ = ["Cell", "Inputs", "load_grid", "run_key", "simulate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """A pool with its step-time models, by engine, and what its programs do.
+
+    Attributes:
+        path: of the pool file.
+        digest: of everything here but the path.
+    """
+
+    path: str
+    pool: Pool
+    models: Mapping[str, StepTimeModel]
+    workload: Workload
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One pool under one policy at one rate (None: it follows from what was recorded, or users).
+
+    Attributes:
+        draw: the arrivals under a seed, called with (workload, seed=…).
+    """
+
+    inputs: Inputs
+    policy: PolicySettings
+    rate_per_s: float | None
+    draw: Callable[..., Arrivals]
+
+
+def load_grid(settings: SweepSettings) -> list[Cell]:
+    """Every cell of a sweep, all inputs loaded and checked.
+
+    Raises:
+        ConfigError: a pool or a coefficient file is missing or superfluous, two pools give one name
+            to different engines, or more recorded arrivals are wanted than there are.
+        DataError: traces, predictors, coefficients, sharing curves or recorded arrivals cannot be
+            read or do not cover the pools, or an engine can never run a stage of the traces.
+    """
+    inputs = _load(settings)
+    policies = itertools.chain(*settings.policies)
+    return [
+        Cell(of_pool, policy, rate_per_s, draw)
+        for of_pool, (rate_per_s, draw), policy in itertools.product(
+            inputs, list(_draws(settings.arrivals)), list(policies)
+        )
+    ]
+
+
+def simulate(cell: Cell, seed: int) -> Simulation:
+    """One run of a cell."""
+    inputs = cell.inputs
+    arrivals = cell.draw(inputs.workload, seed=seed)
+    return simulate_once(inputs.pool, inputs.models, inputs.workload, cell.policy, arrivals)
+
+
+def run_key(cell: Cell, seed: int) -> str:
+    """A hash of the arguments of ``simulate_once`` and of the code that it runs."""
+    arrivals = cell.draw(cell.inputs.workload, seed=seed)
+    return _digest(_code(), cell.inputs.digest, cell.policy.model_dump(), asdict(arrivals))
+
+
+def _load(settings: SweepSettings) -> list[Inputs]:
+    pools = {str(path): load_pool(path) for path in settings.pools}
+    _check_names(settings, pools)
+    models = {name: StepTimeModel.load(path) for name, path in settings.latency.items()}
+    traces = load_traces(settings.traces)
+    policies = list(itertools.chain(*settings.policies))
+    router: OnnxRouter | None = None
+    length: LengthPredictor | None = None
+    if settings.router is not None and any(policy.needs_confidence for policy in policies):
+        router = OnnxRouter.load(settings.router)
+    if settings.length is not None and any(policy.needs_lengths for policy in policies):
+        length = LengthPredictor.load(settings.length)
+    result = []
+    for path, pool in pools.items():
+        for spec in pool.engines:
+            fitted = models[spec.name].engine.model
+            if fitted != spec.model:
+                raise DataError(
+                    f"{settings.latency[spec.name]} was calibrated on '{fitted}', but engine"
+                    f" '{spec.name}' serves '{spec.model}': calibrate that."
+                )
+        workload = workload_from_traces(
+            traces,
+            [spec.model for spec in pool.engines],
+            holdout=settings.questions == "holdout",
+            router=router,
+            length=length,
+        )
+        result.append(_inputs(path, pool, models, workload))
+    for of_pool in result:
+        # Complains now of what would else stop runs after others are done: one program suffices.
+        one_program = functools.partial(recorded, times_ms=[0.0])
+        simulate(Cell(of_pool, RoundRobin(), None, one_program), seed=0)
+    return result
+
+
+def _check_names(settings: SweepSettings, pools: Mapping[str, Pool]) -> None:
+    model_of: dict[str, tuple[str, str]] = {}
+    for path, pool in pools.items():
+        for spec in pool.engines:
+            model, first = model_of.setdefault(spec.name, (spec.model, path))
+            if model != spec.model:
+                raise ConfigError(
+                    f"Engine '{spec.name}' serves '{model}' in {first}, but '{spec.model}' in"
+                    f" {path}: give different engines different names."
+                )
+    for name in settings.latency:
+        if name not in model_of:
+            raise ConfigError(f"latency names '{name}', which is in none of the pools.")
+    for name in sorted(model_of.keys() - settings.latency.keys()):
+        raise ConfigError(f"latency names no coefficient file for engine '{name}': calibrate it.")
+
+
+def _inputs(
+    path: str, pool: Pool, models: Mapping[str, StepTimeModel], workload: Workload
+) -> Inputs:
+    of_pool = {spec.name: models[spec.name] for spec in pool.engines}
+    plain = {
+        name: asdict(model) | {"engine": model.engine.model_dump()}
+        for name, model in of_pool.items()
+    }
+    digest = _digest(pool.model_dump(), plain, asdict(workload))
+    return Inputs(path, pool, of_pool, workload, digest)
+
+
+def _draws(settings: ArrivalSettings) -> Iterator[tuple[float | None, Callable[..., Arrivals]]]:
+    if isinstance(settings, RecordedSettings):
+        times_ms = _recorded_times(settings)
+        if settings.rates_per_s is None:
+            yield None, functools.partial(recorded, times_ms=times_ms)
+        for rate in settings.rates_per_s or ():
+            yield rate, functools.partial(recorded, times_ms=rescaled(times_ms, rate))
+        return
+    if isinstance(settings, ClosedLoopSettings):
+        yield None, functools.partial(closed_loop, **settings.model_dump(exclude={"kind"}))
+        return
+    draws: Mapping[str, Callable[..., Arrivals]] = {
+        "poisson": poisson,
+        "deterministic": deterministic,
+        "mmpp": mmpp,
+    }
+    options = settings.model_dump(exclude={"kind", "rates_per_s"})
+    for rate in settings.rates_per_s:
+        yield rate, functools.partial(draws[settings.kind], rate_per_s=rate, **options)
+
+
+def _recorded_times(settings: RecordedSettings) -> npt.NDArray[np.float64]:
+    if settings.file is None:
+        times_ms = np.array(settings.times_ms, dtype=np.float64)
+    else:
+        times_ms = read_arrival_times(settings.file)
+    wanted = times_ms.size if settings.programs is None else settings.programs
+    if wanted > times_ms.size:
+        raise ConfigError(
+            f"arrivals.programs is {wanted}, but only {times_ms.size} arrivals were recorded."
+        )
+    return times_ms[:wanted]
+
+
+def _digest(*values: Any) -> str:
+    return str(joblib.hash(values, hash_name="sha1"))
+
+
+@functools.cache
+def _code() -> str:
+    package = Path(chimera_train.__file__).parent
+    digest = hashlib.sha256()
+    for layer in ("predict", "scheduling", "simulate"):
+        for source in sorted((package / layer).glob("*.py")):
+            digest.update(source.read_bytes())
+    return digest.hexdigest()
