@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from numba import njit
 
-__all__ = ["in_place"]
+__all__ = ["in_place", "in_place_inner"]
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -18,4 +18,12 @@ def in_place(function: _Function) -> _Function:
     numba refuses to compile one that would make an array.
     """
     compiled: _Function = njit(cache=True, nogil=True, _nrt=False)(function)
+    return compiled
+
+
+def in_place_inner(function: _Function) -> _Function:
+    """``in_place`` for what only compiled functions call: no way in from Python is compiled."""
+    compiled: _Function = njit(
+        cache=True, nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True
+    )(function)
     return compiled

@@ -107,23 +107,35 @@ def _state(
 
 def _programs(pool: Pool, workload: Workload, arrivals: Arrivals) -> Programs:
     columns = [list(workload.models).index(spec.model) for spec in pool.engines]
+    n = len(arrivals.times_ms)
+    think_ms = np.zeros(n) if arrivals.think_ms is None else arrivals.think_ms
     return Programs(
-        arrival_ms=arrivals.times_ms,
-        think_ms=np.zeros(len(arrivals.times_ms))
-        if arrivals.think_ms is None
-        else arrivals.think_ms,
-        question=arrivals.questions,
-        luck=arrivals.luck,
-        first_trajectory=workload.first_trajectory[:, columns],
-        n_samples=workload.n_samples[:, columns],
-        confidence=workload.confidence[:, columns],
-        first_stage=workload.first_stage,
-        prompt_tokens=workload.prompt_tokens,
-        output_tokens=workload.output_tokens,
-        remaining_tokens=workload.remaining_tokens,
-        stops=workload.stops,
-        tool_ms=workload.tool_ms,
+        arrival_ms=_floats(arrivals.times_ms),
+        think_ms=_floats(think_ms),
+        question=_ints(arrivals.questions),
+        luck=_floats(arrivals.luck),
+        first_trajectory=_ints(workload.first_trajectory[:, columns]),
+        n_samples=_ints(workload.n_samples[:, columns]),
+        confidence=_floats(workload.confidence[:, columns]),
+        first_stage=_ints(workload.first_stage),
+        prompt_tokens=_ints(workload.prompt_tokens),
+        output_tokens=_ints(workload.output_tokens),
+        remaining_tokens=_floats(workload.remaining_tokens),
+        stops=np.array(workload.stops, dtype=np.bool_, order="C"),
+        tool_ms=_floats(workload.tool_ms),
     )
+
+
+# Copies, since what comes from another process may be read-only, or in another order: for numba
+# that would be another type, and all would be compiled again.
+
+
+def _floats(values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    return np.array(values, dtype=np.float64, order="C")
+
+
+def _ints(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    return np.array(values, dtype=np.int64, order="C")
 
 
 def _engines(models: Sequence[StepTimeModel], window: npt.NDArray[np.int64]) -> EnginePool:

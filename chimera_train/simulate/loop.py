@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from chimera_train.compiled import in_place
+from chimera_train.compiled import in_place, in_place_inner
 from chimera_train.predict import engine_arrays as rows
 from chimera_train.predict.engine_arrays import EngineArrays
 from chimera_train.predict.engine_run import advance
@@ -166,7 +166,7 @@ def run(sim: Sim) -> None:
             _arrive(sim, heap.pop(later), next_ms, timed_ms)
 
 
-@in_place
+@in_place_inner
 def _arrive(sim: Sim, program: int, now_ms: float, timed_ms: float) -> None:
     """A program's next request arrives; the next program that has a time does at ``timed_ms``."""
     engine = _admit(sim, program, now_ms)
@@ -175,7 +175,7 @@ def _arrive(sim: Sim, program: int, now_ms: float, timed_ms: float) -> None:
         _begin_step(sim, engine, now_ms, min(timed_ms, sim.later.ms[0]))
 
 
-@in_place
+@in_place_inner
 def _admit(sim: Sim, program: int, now_ms: float) -> int:
     """Let the scheduler choose an engine for a program's next request; that engine."""
     programs, log, scratch = sim.programs, sim.log, sim.scratch
@@ -213,7 +213,7 @@ def _admit(sim: Sim, program: int, now_ms: float) -> int:
     return chosen
 
 
-@in_place
+@in_place_inner
 def _end_step(sim: Sim, engine: int, now_ms: float, timed_ms: float) -> None:
     """End the step under way; the next program that has a time arrives at ``timed_ms``."""
     clocks.end(sim.clock, engine)
@@ -237,7 +237,7 @@ def _end_step(sim: Sim, engine: int, now_ms: float, timed_ms: float) -> None:
             clocks.become_idle(sim.clock, engine, now_ms)
 
 
-@in_place
+@in_place_inner
 def _complete(sim: Sim, engine: int, slot: int, now_ms: float) -> int:
     """A slot's request has its last token; its program."""
     pool, log = sim.pool, sim.log
@@ -255,7 +255,7 @@ def _complete(sim: Sim, engine: int, slot: int, now_ms: float) -> int:
     return program
 
 
-@in_place
+@in_place_inner
 def _continue(sim: Sim, program: int, now_ms: float) -> None:
     """The next stage of a program arrives, now or later, or the program has ended."""
     programs, log = sim.programs, sim.log
@@ -273,7 +273,7 @@ def _continue(sim: Sim, program: int, now_ms: float) -> None:
         log.successor[0] += 1
 
 
-@in_place
+@in_place_inner
 def _send(sim: Sim, engine: int) -> None:
     """Send the engine what the scheduler has for it."""
     programs, pool, log = sim.programs, sim.pool, sim.log
@@ -301,7 +301,7 @@ def _send(sim: Sim, engine: int) -> None:
         enqueue(requests, pool.arrays.queues[engine], pool.arrays.counts[engine], slot)
 
 
-@in_place
+@in_place_inner
 def _begin_step(sim: Sim, engine: int, now_ms: float, horizon_ms: float) -> None:
     """Run the engine up to the horizon, or to a step that finishes a request."""
     clocks.become_busy(sim.clock, engine, now_ms)
@@ -314,7 +314,7 @@ def _begin_step(sim: Sim, engine: int, now_ms: float, horizon_ms: float) -> None
     clocks.begin(sim.clock, engine, start_ms, step_ms)
 
 
-@in_place
+@in_place_inner
 def _tell_tokens(sim: Sim, engine: int) -> None:
     """Tell the scheduler of the tokens that requests in the engine have had since."""
     pool = sim.pool
@@ -328,7 +328,7 @@ def _tell_tokens(sim: Sim, engine: int) -> None:
                 pool.told_tokens[engine, slot] += fresh
 
 
-@in_place
+@in_place_inner
 def _engine(pool: EnginePool, engine: int) -> EngineArrays:
     arrays = pool.arrays
     return EngineArrays(
