@@ -20,6 +20,7 @@ __all__ = [
     "CHUNKED",
     "COMPUTED",
     "COUNT_ENTRIES",
+    "EXPECTED",
     "EXTRAPOLATED",
     "FIRST_TOKEN",
     "FREE_BLOCKS",
@@ -52,6 +53,7 @@ FloatArray = npt.NDArray[np.float64]
 # CACHED: tokens at the head of a waiting prompt that a cache holds whose blocks are not known.
 # CHUNK: tokens that the step under way computes; AHEAD: those of the step planned behind it.
 # STALE: whether a request that was preempted since still gets a token from the step under way.
+# EXPECTED: what OUTPUT is predicted to be, for those who may not know it.
 # STOPS: whether its last token is the model's doing, and not max_tokens.
 # KEYED: blocks that are known to the prefix cache; PROMPT_KEYS: entries of ``prompt_keys``.
 (
@@ -59,6 +61,7 @@ FloatArray = npt.NDArray[np.float64]
     ARRIVAL,
     PROMPT,
     OUTPUT,
+    EXPECTED,
     STOPS,
     CACHED,
     COMPUTED,
@@ -70,8 +73,8 @@ FloatArray = npt.NDArray[np.float64]
     PREEMPTIONS,
     KEYED,
     PROMPT_KEYS,
-) = range(15)
-REQUEST_ROWS = 15
+) = range(16)
+REQUEST_ROWS = 16
 # Rows of ``times``, ms: the start of a request's first step and its first token; NaN until then.
 START, FIRST_TOKEN = range(2)
 # Rows of ``queues``; the running are in order of admission, the waiting in that of urgency.
@@ -90,7 +93,7 @@ class EngineArrays(NamedTuple):
 
     Attributes:
         limits: shape (6,).
-        requests: shape (15, capacity).
+        requests: shape (16, capacity).
         times: shape (2, capacity), ms.
         queues: slots, shape (2, capacity).
         counts: shape (6,).

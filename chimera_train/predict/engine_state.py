@@ -126,7 +126,7 @@ def engine_with(
         column[rows.PRIORITY] = resident.priority if by_priority else 0
         column[rows.ARRIVAL] = resident.arrival
         column[rows.PROMPT] = resident.prompt_tokens
-        column[rows.OUTPUT] = resident.output_tokens
+        column[rows.OUTPUT] = column[rows.EXPECTED] = resident.output_tokens
         column[rows.GENERATED] = resident.generated_tokens
         if slot >= len(running):
             column[rows.CACHED] = resident.cached_tokens

@@ -10,12 +10,16 @@ import math
 import numpy as np
 from numba import njit
 
+from chimera_train.compiled import in_place
 from chimera_train.predict.engine_arrays import (
+    AHEAD,
     ARRIVAL,
     ASYNC,
     BLOCK_SIZE,
     CACHED,
+    CACHING,
     CHUNK,
+    EXPECTED,
     GENERATED,
     N_RUNNING,
     N_WAITING,
@@ -34,7 +38,7 @@ from chimera_train.predict.engine_step import end_step, enqueue, plan_step
 from chimera_train.predict.step_terms import step_ms
 from chimera_train.predict.step_time import StepTimeModel
 
-__all__ = ["TtftEstimator"]
+__all__ = ["TtftEstimator", "copy_expected", "first_and_last_ms"]
 
 
 class TtftEstimator:
@@ -114,19 +118,90 @@ def _estimate(
     busy_ms: float,
     completion: bool,
 ) -> tuple[float, float]:
-    new = state.counts[N_RUNNING] + state.counts[N_WAITING]
-    engine = _copy(longest, state, new + 1)
+    # Allocating here is cheaper than passing arrays in, and lets threads share an estimator.
+    capacity = state.counts[N_RUNNING] + state.counts[N_WAITING] + 1
+    scratch = EngineArrays(
+        np.empty_like(state.limits),
+        np.empty((REQUEST_ROWS, capacity), dtype=np.int64),
+        np.empty((2, capacity)),
+        np.empty((2, capacity), dtype=np.int64),
+        np.empty_like(state.counts),
+        np.empty(4),
+        np.empty(4),
+        np.empty(capacity, dtype=np.int64),
+        np.empty(state.limits[BLOCK_SIZE], dtype=np.int64),
+        state.blocks,
+        state.table,
+        state.prompt_keys,
+        state.cache,
+    )
+    copy_expected(state, scratch, longest)
+    return first_and_last_ms(
+        scratch,
+        compiled,
+        longest,
+        prompt_tokens,
+        cached_tokens,
+        output_tokens,
+        priority,
+        busy_ms,
+        completion,
+    )
+
+
+@in_place
+def copy_expected(state: EngineArrays, scratch: EngineArrays, longest: int) -> None:
+    """Copy an engine's requests, with the outputs that are expected of them, into ``scratch``.
+
+    They go into its first slots, in the order of the queues; it has room for one more. ``longest``
+    is what ``max_request_tokens`` says of the engine.
+    """
+    requests = scratch.requests
+    slot = 0
+    for queue in (RUNNING, WAITING):
+        for position in range(state.counts[N_RUNNING if queue == RUNNING else N_WAITING]):
+            source = state.queues[queue, position]
+            for row in range(REQUEST_ROWS):
+                requests[row, slot] = state.requests[row, source]
+            output = min(requests[EXPECTED, slot], longest - requests[PROMPT, slot])
+            requests[OUTPUT, slot] = max(output, requests[GENERATED, slot] + 1)
+            requests[AHEAD, slot] = 0
+            scratch.queues[queue, position] = slot
+            slot += 1
+    for count in range(state.counts.size):
+        scratch.counts[count] = state.counts[count]
+    for limit in range(state.limits.size):
+        scratch.limits[limit] = state.limits[limit]
+    scratch.limits[CACHING] = 0
+
+
+@in_place
+def first_and_last_ms(
+    engine: EngineArrays,
+    compiled: FloatArray,
+    longest: int,
+    prompt_tokens: int,
+    cached_tokens: int,
+    output_tokens: int,
+    priority: int,
+    busy_ms: float,
+    completion: bool,
+) -> tuple[float, float]:
+    """``TtftEstimator.estimate`` on an engine of ``copy_expected``, which is used up."""
     requests, counts = engine.requests, engine.counts
+    new = counts[N_RUNNING] + counts[N_WAITING]
     features = engine.step
     end_step(engine, 0.0)
     now_ms = busy_ms
-    if state.limits[ASYNC] and counts[N_RUNNING] > 0:
+    if engine.limits[ASYNC] and counts[N_RUNNING] > 0:
         # The step behind the one under way is planned already.
         plan_step(engine, CHUNK)
         if features[0] + features[1] > 0:
             now_ms += step_ms(compiled, features[0], features[1], features[2], features[3])
             end_step(engine, now_ms)
-    requests[:, new] = 0
+    engine.limits[ASYNC] = 0  # from here on every step is planned when it begins
+    for row in range(REQUEST_ROWS):
+        requests[row, new] = 0
     requests[PRIORITY, new] = priority
     requests[PROMPT, new] = prompt_tokens
     requests[OUTPUT, new] = max(min(output_tokens, longest - prompt_tokens), 1)
@@ -157,41 +232,3 @@ def _estimate(
                 return first_token_ms, np.nan
         if requests[GENERATED, new] == requests[OUTPUT, new]:
             return first_token_ms, now_ms
-
-
-@njit(cache=True, nogil=True)
-def _copy(longest: int, state: EngineArrays, capacity: int) -> EngineArrays:
-    """An engine with the requests of ``state`` in the first slots, in the order of the queues."""
-    # Allocating here is cheaper than passing arrays in, and lets threads share an estimator.
-    requests = np.empty((REQUEST_ROWS, capacity), dtype=np.int64)
-    queues = np.empty((2, capacity), dtype=np.int64)
-    slot = 0
-    for queue, n_requests in (
-        (RUNNING, state.counts[N_RUNNING]),
-        (WAITING, state.counts[N_WAITING]),
-    ):
-        for position in range(n_requests):
-            source = state.queues[queue, position]
-            for row in range(REQUEST_ROWS):
-                requests[row, slot] = state.requests[row, source]
-            output = min(requests[OUTPUT, slot], longest - requests[PROMPT, slot])
-            requests[OUTPUT, slot] = max(output, requests[GENERATED, slot] + 1)
-            queues[queue, position] = slot
-            slot += 1
-    limits = state.limits.copy()
-    limits[ASYNC] = 0  # every step is planned when it begins
-    return EngineArrays(
-        limits,
-        requests,
-        np.empty((2, capacity)),  # written, and read by nobody
-        queues,
-        state.counts.copy(),
-        np.empty(4),
-        state.ahead,
-        np.empty(capacity, dtype=np.int64),
-        np.empty(state.limits[BLOCK_SIZE], dtype=np.int64),
-        state.blocks,
-        state.table,
-        state.prompt_keys,
-        state.cache,
-    )

@@ -1,5 +1,7 @@
 """The compiled events of a scheduler; the gateway calls them through ``scheduler.Scheduler``."""
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -7,20 +9,69 @@ from chimera_train.compiled import in_place
 from chimera_train.scheduling import monitor, queueing
 from chimera_train.scheduling.baselines import fewest_requests, next_in_turn
 from chimera_train.scheduling.chimera import choose_engine
-from chimera_train.scheduling.policy import CHIMERA, ROUND_ROBIN, CompiledPolicy
+from chimera_train.scheduling.policy import (
+    BEST_EFFORT,
+    CHIMERA,
+    LEAST_LATE,
+    LIVE_TO_THE_END,
+    ROUND_ROBIN,
+    UTILITY,
+    CompiledPolicy,
+)
+from chimera_train.scheduling.sfs import most_useful, soonest
 from chimera_train.scheduling.state import FREE, NOWHERE, QUEUED, RUNNING, SchedulerState
 
-__all__ = ["NOBODY", "REASONS", "admit", "complete", "fail", "on_program_end", "on_tokens", "pop"]
+__all__ = [
+    "NOBODY",
+    "REASONS",
+    "Views",
+    "admit",
+    "complete",
+    "fail",
+    "on_program_end",
+    "on_tokens",
+    "pop",
+]
 
 Floats = npt.NDArray[np.float64]
 
-REASONS = ("known_program", "in_turn", "shortest_queue", "fastest", "upgrade")
+REASONS = (
+    "known_program",
+    "in_turn",
+    "shortest_queue",
+    "fastest",
+    "upgrade",
+    "most_useful",
+    "late",
+)
 """Why an engine was chosen, by the number that ``admit`` returns."""
 
-_KNOWN, _IN_TURN, _SHORTEST, _FASTEST, _UPGRADE = range(5)
+_KNOWN, _IN_TURN, _SHORTEST, _FASTEST, _UPGRADE, _MOST_USEFUL, _LATE = range(7)
 
 NOBODY = -1
 """What ``pop`` returns if no request is to be sent."""
+
+# Added to the key of what is served behind everything else; no program has so many tokens.
+_BEHIND = 1 << 30
+
+
+class Views(NamedTuple):
+    """What is known of each engine when a request is to be placed, shape (n_engines,) each.
+
+    Attributes:
+        remaining_tokens, confidence: as in ``model.Request``.
+        cost: of the request, in micro-dollars.
+        ttft_ms, completion_ms: when it would have its first token and its last, as far as
+            ``CompiledPolicy.estimate`` asks for it.
+        load_ms: becomes L as the policy saw it.
+    """
+
+    remaining_tokens: Floats
+    confidence: Floats
+    cost: Floats
+    ttft_ms: Floats
+    completion_ms: Floats
+    load_ms: Floats
 
 
 @in_place
@@ -29,26 +80,26 @@ def admit(
     policy: CompiledPolicy,
     program: int,
     request: int,
-    remaining_tokens: Floats,
-    confidence: Floats,
-    load_ms: Floats,
+    views: Views,
 ) -> tuple[int, int, int]:
     """Choose an engine for a request in a free slot and queue it there.
 
-    At least one engine is up, unless the program has one. ``remaining_tokens`` and ``confidence``
-    are those of ``model.Request``, shape (n_engines,); ``load_ms`` becomes L as the policy saw it.
+    At least one engine is up, unless the program has one; then only ``remaining_tokens`` of the
+    views counts.
 
     Returns:
         The engine, the number of the reason, and the key that the queue is ordered by.
     """
-    for each in range(load_ms.size):
-        load_ms[each] = state.in_flight_tokens[each] * state.ms_per_token[each]
+    for each in range(state.up.size):
+        views.load_ms[each] = state.in_flight_tokens[each] * state.ms_per_token[each]
     engine, reason = state.program_engine[program], _KNOWN
     if engine == NOWHERE:
-        engine, reason = _choose(state, policy, remaining_tokens, confidence, load_ms)
+        engine, reason = _choose(state, policy, views)
         state.last[0] = engine
-    remaining = int(np.rint(remaining_tokens[engine]))
+    remaining = int(np.rint(views.remaining_tokens[engine]))
     key = remaining if policy.by_length else 0
+    if reason == _LATE and policy.overload == BEST_EFFORT:
+        key += _BEHIND
     monitor.place(state, program, engine, remaining)
     queueing.add(state, engine, request, key)
     state.request_program[request] = program
@@ -100,21 +151,33 @@ def on_program_end(state: SchedulerState, program: int) -> None:
 
 
 @in_place
-def _choose(
-    state: SchedulerState,
-    policy: CompiledPolicy,
-    remaining_tokens: Floats,
-    confidence: Floats,
-    load_ms: Floats,
-) -> tuple[int, int]:
+def _choose(state: SchedulerState, policy: CompiledPolicy, views: Views) -> tuple[int, int]:
     if policy.kind == CHIMERA:
-        if policy.add_self:
-            for each in range(load_ms.size):
-                load_ms[each] += remaining_tokens[each] * state.ms_per_token[each]
+        for each in range(state.up.size):
+            if policy.add_self:
+                views.load_ms[each] += views.remaining_tokens[each] * state.ms_per_token[each]
+            elif policy.estimate == LIVE_TO_THE_END:
+                views.load_ms[each] = views.completion_ms[each]
         engine, upgraded = choose_engine(
-            load_ms, confidence, state.up, policy.tau, policy.delta_s, policy.by_margin
+            views.load_ms, views.confidence, state.up, policy.tau, policy.delta_s, policy.by_margin
         )
         return engine, _UPGRADE if upgraded else _FASTEST
+    if policy.kind == UTILITY:
+        engine = most_useful(
+            views.confidence,
+            views.cost,
+            views.ttft_ms,
+            state.up,
+            policy.ttft_target_ms,
+            policy.cost_weight,
+            policy.latency_weight_per_ms,
+        )
+        if engine >= 0:
+            return engine, _MOST_USEFUL
+        if policy.overload == LEAST_LATE:
+            return soonest(views.ttft_ms, state.up), _LATE
+        last = state.last[0]
+        return fewest_requests(state.outstanding, state.queue_length, state.up, last), _LATE
     if policy.kind == ROUND_ROBIN:
         return next_in_turn(state.up, state.last[0]), _IN_TURN
     engine = fewest_requests(state.outstanding, state.queue_length, state.up, state.last[0])

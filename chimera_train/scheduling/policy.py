@@ -2,42 +2,65 @@
 
 import math
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import Field, RootModel, field_serializer, model_validator
 
 from chimera_train.config import Settings, load_yaml
 
 __all__ = [
+    "ALONE",
+    "BEST_EFFORT",
     "CHIMERA",
+    "LEAST_LATE",
+    "LIVE",
+    "LIVE_TO_THE_END",
+    "NO_ESTIMATE",
     "POLICY_SCHEMA",
     "ROUND_ROBIN",
     "SHORTEST_QUEUE",
+    "UTILITY",
     "Chimera",
     "CompiledPolicy",
+    "LatencyAgnostic",
     "PolicySettings",
     "RoundRobin",
+    "Sfs",
     "ShortestQueue",
+    "StaticPrior",
     "dump_policy",
     "load_policy",
 ]
 
 POLICY_SCHEMA = 1
 
-ROUND_ROBIN, SHORTEST_QUEUE, CHIMERA = range(3)
+# Values of ``CompiledPolicy.kind``.
+ROUND_ROBIN, SHORTEST_QUEUE, CHIMERA, UTILITY = range(4)
+# Values of ``CompiledPolicy.estimate``: nothing; TTFT on an idle engine; TTFT on the engine as it
+# is; and the completion too.
+NO_ESTIMATE, ALONE, LIVE, LIVE_TO_THE_END = range(4)
+# Values of ``CompiledPolicy.overload``, in the order in which ``Overload`` names them.
+LEAST_LATE, JOIN_SHORTEST_QUEUE, BEST_EFFORT = range(3)
+
+Overload = Literal["least_late", "shortest_queue", "best_effort"]
 
 
 class CompiledPolicy(NamedTuple):
     """A policy's settings for compiled decisions.
 
     Attributes:
-        kind: one of the numbers above.
+        kind: the rule: one of the numbers above, as ``estimate`` and ``overload`` are.
         by_length: whether queues are in order of ŷ, or of arrival.
         aging: as in the settings.
         tau: as in the settings of ``Chimera``, like the rest; of no meaning for other kinds.
         delta_s: Δs.
         by_margin: whether ``upgrade`` is ``margin``.
         add_self: whether ``load`` is ``inflight+self``.
+        estimate: which times the choice needs.
+        ttft_target_ms: as in the settings of ``Sfs``, like the rest.
+        cost_weight: λ.
+        latency_weight_per_ms: δ.
+        overload: what is done if no engine begins in time.
     """
 
     kind: int
@@ -47,6 +70,11 @@ class CompiledPolicy(NamedTuple):
     delta_s: float = 0.0
     by_margin: bool = False
     add_self: bool = False
+    estimate: int = NO_ESTIMATE
+    ttft_target_ms: float = math.inf
+    cost_weight: float = 0.0
+    latency_weight_per_ms: float = 0.0
+    overload: int = LEAST_LATE
 
 
 class _Queueing(Settings):
@@ -102,8 +130,9 @@ class Chimera(_Queueing):
         tau: τ, the slack: engines of load up to (1 + τ) times the least may be chosen; ``inf``
             leaves the load out of account.
         delta_s: Δs, how much more confident a slower engine must be.
-        load: ``inflight``, as published, or ``inflight+self``, which adds the program's own
-            predicted work to every engine's load, so that an idle pool is not a tie.
+        load: ``inflight``, as published; ``inflight+self``, which adds the program's own predicted
+            work to every engine's load, so that an idle pool is not a tie; or ``sfs``, the time to
+            completion that the engine's rules and state give (simulated only).
         upgrade: ``margin`` walks the engines in order of load and raises the bar with every move;
             ``argmax`` takes the most confident of those that beat the fastest by Δs.
     """
@@ -112,7 +141,7 @@ class Chimera(_Queueing):
     order: Literal["fcfs", "stjf"] = "stjf"
     tau: float = Field(default=0.5, ge=0)
     delta_s: float = Field(default=0.05, ge=0)
-    load: Literal["inflight", "inflight+self"] = "inflight+self"
+    load: Literal["inflight", "inflight+self", "sfs"] = "inflight+self"
     upgrade: Literal["margin", "argmax"] = "margin"
 
     @property
@@ -133,6 +162,7 @@ class Chimera(_Queueing):
             self.delta_s,
             self.upgrade == "margin",
             self.load == "inflight+self",
+            LIVE_TO_THE_END if self.load == "sfs" else NO_ESTIMATE,
         )
 
     @field_serializer("tau", "delta_s")
@@ -140,7 +170,97 @@ class Chimera(_Queueing):
         return "inf" if math.isinf(value) else value  # JSON has no infinity
 
 
-PolicySettings = Annotated[RoundRobin | ShortestQueue | Chimera, Field(discriminator="kind")]
+class _Utility(_Queueing):
+    """The engine of the greatest utility U = q − λ·cost.
+
+    Attributes:
+        cost_weight: λ, utility per micro-dollar that a request costs by the pool's token prices and
+            the predicted output.
+    """
+
+    cost_weight: float = Field(default=5e-4, ge=0)
+
+    @property
+    def needs_confidence(self) -> bool:
+        return True
+
+    @property
+    def needs_lengths(self) -> bool:
+        return True
+
+
+class LatencyAgnostic(_Utility):
+    """The greatest utility, whatever the load (a baseline of SFS)."""
+
+    kind: Literal["latency_agnostic"] = "latency_agnostic"
+
+    def compiled(self) -> CompiledPolicy:
+        """The settings for compiled decisions."""
+        return CompiledPolicy(
+            UTILITY, self.order == "stjf", self.aging, cost_weight=self.cost_weight
+        )
+
+
+class StaticPrior(_Utility):
+    """The greatest utility among engines that, were they idle, would begin in time (a baseline).
+
+    Attributes:
+        ttft_target_ms: τ, the time to first token that is wanted.
+    """
+
+    kind: Literal["static_prior"] = "static_prior"
+    ttft_target_ms: float = Field(gt=0)
+
+    def compiled(self) -> CompiledPolicy:
+        """The settings for compiled decisions."""
+        return CompiledPolicy(
+            UTILITY,
+            self.order == "stjf",
+            self.aging,
+            estimate=ALONE,
+            ttft_target_ms=self.ttft_target_ms,
+            cost_weight=self.cost_weight,
+        )
+
+
+class Sfs(_Utility):
+    """The greatest utility among engines that, as they are loaded, begin in time (SFS §5).
+
+    Attributes:
+        ttft_target_ms: τ, the time to first token that is wanted; ``inf`` for none.
+        latency_weight_per_s: δ, utility that a second of TTFT costs; the relaxation of the target.
+        overload: what is done if no engine begins in time: ``least_late``, as published, takes the
+            one that begins first; ``shortest_queue`` that of the fewest requests; ``best_effort``
+            does too, and serves the request behind those that can be in time.
+    """
+
+    kind: Literal["sfs"] = "sfs"
+    ttft_target_ms: float = Field(gt=0)
+    latency_weight_per_s: float = Field(default=0.0, ge=0)
+    overload: Overload = "best_effort"
+
+    def compiled(self) -> CompiledPolicy:
+        """The settings for compiled decisions."""
+        return CompiledPolicy(
+            UTILITY,
+            self.order == "stjf",
+            self.aging,
+            estimate=LIVE,
+            ttft_target_ms=self.ttft_target_ms,
+            cost_weight=self.cost_weight,
+            latency_weight_per_ms=self.latency_weight_per_s / 1000,
+            overload=get_args(Overload).index(self.overload),
+        )
+
+    @field_serializer("ttft_target_ms")
+    def _infinity_as_text(self, value: float) -> float | str:
+        return "inf" if math.isinf(value) else value
+
+
+PolicySettings = Annotated[
+    RoundRobin | ShortestQueue | Chimera | LatencyAgnostic | StaticPrior | Sfs,
+    Field(discriminator="kind"),
+]
 
 
 class _PolicyFile(RootModel[PolicySettings]):

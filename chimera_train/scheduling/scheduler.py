@@ -10,10 +10,10 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from chimera_train.errors import EngineError
+from chimera_train.errors import ConfigError, EngineError
 from chimera_train.scheduling import core, monitor
 from chimera_train.scheduling.model import Decision, EngineProfile, Request
-from chimera_train.scheduling.policy import PolicySettings
+from chimera_train.scheduling.policy import NO_ESTIMATE, UTILITY, PolicySettings
 from chimera_train.scheduling.state import (
     NOWHERE,
     empty_state,
@@ -49,13 +49,23 @@ class Scheduler:
         engines: at least one; their ``decode_ms_per_token`` and ``max_batch_size`` make loads
             comparable.
         policy: chooses engines and orders queues.
+
+    Raises:
+        ConfigError: the policy looks at the state of the engines or at prices, which only a
+            simulation knows so far.
     """
 
     def __init__(self, engines: Sequence[EngineProfile], policy: PolicySettings) -> None:
         if not engines:
             raise ValueError("a scheduler needs at least one engine")
+        compiled = policy.compiled()
+        if compiled.kind == UTILITY or compiled.estimate != NO_ESTIMATE:
+            raise ConfigError(
+                f"The policy '{policy.kind}' with these settings can be simulated only: serving it"
+                " needs the state of the engines."
+            )
         self._policy = policy
-        self._compiled = policy.compiled()
+        self._compiled = compiled
         self._state = empty_state(
             *scheduler_arguments(engines, policy), programs=_FIRST_SLOTS, requests=_FIRST_SLOTS
         )
@@ -113,17 +123,17 @@ class Scheduler:
                 raise EngineError("No engine of the pool is up: look at the engines' logs.")
             if self.needs_confidence and (confidence is None or confidence.shape != shape):
                 raise ValueError(f"a new program needs confidence, {shape[0]} values")
-        load_ms = np.empty(shape)
-        program, slot = self._take_slots(request)
-        engine, reason, key = core.admit(
-            self._state,
-            self._compiled,
-            program,
-            slot,
-            tokens,
-            np.zeros(shape) if confidence is None else confidence,
-            load_ms,
+        load_ms, unknown = np.empty(shape), np.zeros(shape)
+        views = core.Views(
+            remaining_tokens=tokens,
+            confidence=unknown if confidence is None else confidence,
+            cost=unknown,
+            ttft_ms=unknown,
+            completion_ms=unknown,
+            load_ms=load_ms,
         )
+        program, slot = self._take_slots(request)
+        engine, reason, key = core.admit(self._state, self._compiled, program, slot, views)
         return Decision(int(engine), min(int(key), MAX_PRIORITY), core.REASONS[reason], load_ms)
 
     def pop(self, engine: int, now_ms: float) -> int | None:  # noqa: ARG002

@@ -7,11 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from chimera_train.errors import ConfigError, DataError
-from chimera_train.pool.schema import Pool
+from chimera_train.pool.schema import Pool, Price
 from chimera_train.predict import engine_arrays as rows
 from chimera_train.predict.engine_arrays import EngineArrays
-from chimera_train.predict.engine_state import empty_engine
+from chimera_train.predict.engine_state import empty_engine, max_request_tokens
 from chimera_train.predict.step_time import StepTimeModel
+from chimera_train.scheduling.core import Views
 from chimera_train.scheduling.model import EngineProfile
 from chimera_train.scheduling.policy import PolicySettings
 from chimera_train.scheduling.scheduler import scheduler_arguments
@@ -54,14 +55,14 @@ def simulate_once(
     state = _state(pool, of_engines, policy, arrivals.times_ms.size)
     sim = Sim(
         programs=_programs(pool, workload, arrivals),
-        pool=_engines(of_engines, state.window),
+        pool=_engines(pool, of_engines, int(state.window.max())),
         clock=_clock(pool, models),
         state=state,
         policy=policy.compiled(),
         needs_lengths=policy.needs_lengths,
         later=no_pending(arrivals.times_ms.size),
         log=_log(workload, arrivals),
-        scratch=_scratch(len(names), int(state.window.max())),
+        scratch=_scratch(of_engines, int(state.window.max())),
     )
     run(sim)
     programs, requests = tables(sim.log, workload, arrivals, names)
@@ -138,8 +139,10 @@ def _ints(values: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     return np.array(values, dtype=np.int64, order="C")
 
 
-def _engines(models: Sequence[StepTimeModel], window: npt.NDArray[np.int64]) -> EnginePool:
-    n, slots = len(models), int(window.max())
+def _engines(pool: Pool, models: Sequence[StepTimeModel], slots: int) -> EnginePool:
+    n = len(models)
+    # Dollars per million tokens are micro-dollars per token; what has no price costs nothing.
+    prices = [spec.price or Price(input_usd_per_m=0, output_usd_per_m=0) for spec in pool.engines]
     engines = [
         empty_engine(model.engine, slots, caching=model.engine.enable_prefix_caching)
         for model in models
@@ -150,6 +153,10 @@ def _engines(models: Sequence[StepTimeModel], window: npt.NDArray[np.int64]) -> 
         models=_stack(compiled),
         model_size=np.array([model.size for model in compiled]),
         by_priority=np.array([model.engine.scheduling_policy == "priority" for model in models]),
+        usable_blocks=np.array([engine.counts[rows.FREE_BLOCKS] for engine in engines]),
+        longest=np.array([max_request_tokens(model.engine) for model in models]),
+        input_cost=np.array([price.input_usd_per_m for price in prices]),
+        output_cost=np.array([price.output_usd_per_m for price in prices]),
         program=np.zeros((n, slots), dtype=np.int64),
         told_tokens=np.zeros((n, slots), dtype=np.int64),
         free=np.tile(np.arange(slots), (n, 1)),
@@ -196,11 +203,11 @@ def _log(workload: Workload, arrivals: Arrivals) -> Log:
     )
 
 
-def _scratch(n_engines: int, slots: int) -> Scratch:
+def _scratch(models: Sequence[StepTimeModel], slots: int) -> Scratch:
+    largest = max(models, key=lambda model: model.engine.block_size)
     return Scratch(
-        remaining=np.zeros(n_engines),
-        confidence=np.zeros(n_engines),
-        load_ms=np.zeros(n_engines),
-        trajectory=np.zeros(n_engines, dtype=np.int64),
+        views=Views(*(np.zeros(len(models)) for _ in Views._fields)),
+        trajectory=np.zeros(len(models), dtype=np.int64),
         ended=np.zeros(slots, dtype=np.int64),
+        engine=empty_engine(largest.engine, slots + 1),
     )

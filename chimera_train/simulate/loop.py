@@ -21,8 +21,16 @@ from chimera_train.predict import engine_arrays as rows
 from chimera_train.predict.engine_arrays import EngineArrays
 from chimera_train.predict.engine_run import advance
 from chimera_train.predict.engine_step import end_step, enqueue, has_work
+from chimera_train.predict.ttft import copy_expected, first_and_last_ms
 from chimera_train.scheduling import core
-from chimera_train.scheduling.policy import CompiledPolicy
+from chimera_train.scheduling.core import Views
+from chimera_train.scheduling.policy import (
+    ALONE,
+    LIVE_TO_THE_END,
+    NO_ESTIMATE,
+    UTILITY,
+    CompiledPolicy,
+)
 from chimera_train.scheduling.state import NOWHERE, SchedulerState
 from chimera_train.simulate import clock as clocks
 from chimera_train.simulate import pending as heap
@@ -71,6 +79,9 @@ class EnginePool(NamedTuple):
         models: compiled step-time models, shape (n_engines, size of the largest).
         model_size: their sizes, shape (n_engines,).
         by_priority: whether an engine serves by priority, bool, shape (n_engines,).
+        usable_blocks: KV blocks of an engine, shape (n_engines,).
+        longest: tokens of the longest request that it completes, shape (n_engines,).
+        input_cost, output_cost: micro-dollars per token, shape (n_engines,).
         program: whose request is in a slot, shape (n_engines, slots).
         told_tokens: its output tokens that the scheduler was told of, shape (n_engines, slots).
         free: slots without a request, shape (n_engines, slots).
@@ -82,6 +93,10 @@ class EnginePool(NamedTuple):
     models: Floats
     model_size: Ints
     by_priority: npt.NDArray[np.bool_]
+    usable_blocks: Ints
+    longest: Ints
+    input_cost: Floats
+    output_cost: Floats
     program: Ints
     told_tokens: Ints
     free: Ints
@@ -120,13 +135,19 @@ class Log(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What is known of each engine at a choice, shape (n_engines,), and who has ended, (slots,)."""
+    """What is made once and used at every event.
 
-    remaining: Floats
-    confidence: Floats
-    load_ms: Floats
+    Attributes:
+        views: what the scheduler is told of each engine.
+        trajectory: what a program would follow on each engine, shape (n_engines,).
+        ended: whose requests a step has finished, shape (slots,).
+        engine: on which estimates are made; it has room for one request more than any engine.
+    """
+
+    views: Views
     trajectory: Ints
     ended: Ints
+    engine: EngineArrays
 
 
 class Sim(NamedTuple):
@@ -188,18 +209,17 @@ def _admit(sim: Sim, program: int, now_ms: float) -> int:
                 _tell_tokens(sim, engine)
             sample = int(programs.luck[program] * programs.n_samples[question, engine])
             scratch.trajectory[engine] = programs.first_trajectory[question, engine] + sample
-            scratch.confidence[engine] = programs.confidence[question, engine]
+            scratch.views.confidence[engine] = programs.confidence[question, engine]
             stage = programs.first_stage[scratch.trajectory[engine]]
-        scratch.remaining[engine] = programs.remaining_tokens[stage]
-    chosen, _, _ = core.admit(
-        sim.state,
-        sim.policy,
-        program,
-        program,
-        scratch.remaining,
-        scratch.confidence,
-        scratch.load_ms,
-    )
+        scratch.views.remaining_tokens[engine] = programs.remaining_tokens[stage]
+        if is_new and sim.policy.kind == UTILITY:
+            scratch.views.cost[engine] = (
+                sim.pool.input_cost[engine] * programs.prompt_tokens[stage]
+                + sim.pool.output_cost[engine] * programs.remaining_tokens[stage]
+            )
+        if is_new and sim.policy.estimate != NO_ESTIMATE:
+            _estimate(sim, engine, stage, now_ms)
+    chosen, _, _ = core.admit(sim.state, sim.policy, program, program, scratch.views)
     if is_new:
         log.engine[program] = chosen
         log.trajectory[program] = scratch.trajectory[chosen]
@@ -211,6 +231,42 @@ def _admit(sim: Sim, program: int, now_ms: float) -> int:
     log.stage[row] = stage
     log.arrival_ms[row] = now_ms
     return chosen
+
+
+@in_place_inner
+def _estimate(sim: Sim, engine: int, stage: int, now_ms: float) -> None:
+    """When a request of ``stage`` would have its first token and its last on ``engine``.
+
+    Outputs are what they are predicted to be, those of other requests included; and the pace that
+    of the moment. An engine that requests wait for here begins it nobody knows when.
+    """
+    programs, pool, views = sim.programs, sim.pool, sim.scratch.views
+    if sim.state.queue_length[engine] > 0 and sim.policy.estimate != ALONE:
+        views.ttft_ms[engine] = views.completion_ms[engine] = np.inf
+        return
+    scratch = sim.scratch.engine
+    copy_expected(_engine(pool, engine), scratch, pool.longest[engine])
+    busy_ms = sim.clock.end_ms[engine] - now_ms
+    if sim.policy.estimate == ALONE or busy_ms == np.inf:
+        for count in (rows.N_RUNNING, rows.N_WAITING, rows.N_STALE):
+            scratch.counts[count] = 0
+        scratch.counts[rows.FREE_BLOCKS] = pool.usable_blocks[engine]
+        busy_ms = 0.0
+    remaining = int(np.rint(programs.remaining_tokens[stage]))
+    ttft_ms, completion_ms = first_and_last_ms(
+        scratch,
+        pool.models[engine, : pool.model_size[engine]],
+        pool.longest[engine],
+        programs.prompt_tokens[stage],
+        0,
+        remaining,
+        remaining if pool.by_priority[engine] and sim.policy.by_length else 0,
+        busy_ms,
+        sim.policy.estimate == LIVE_TO_THE_END,
+    )
+    pace = clocks.slowdown(sim.clock, engine) if busy_ms > 0 else 1.0
+    views.ttft_ms[engine] = busy_ms + pace * (ttft_ms - busy_ms)
+    views.completion_ms[engine] = busy_ms + pace * (completion_ms - busy_ms)
 
 
 @in_place_inner
@@ -292,6 +348,7 @@ def _send(sim: Sim, engine: int) -> None:
         requests[rows.ARRIVAL, slot] = pool.submitted[engine]
         requests[rows.PROMPT, slot] = programs.prompt_tokens[stage]
         requests[rows.OUTPUT, slot] = programs.output_tokens[stage]
+        requests[rows.EXPECTED, slot] = int(np.rint(programs.remaining_tokens[stage]))
         requests[rows.STOPS, slot] = programs.stops[stage]
         times[rows.START, slot] = np.nan
         times[rows.FIRST_TOKEN, slot] = np.nan
