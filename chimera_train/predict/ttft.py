@@ -18,7 +18,6 @@ from chimera_train.predict.engine_arrays import (
     BLOCK_SIZE,
     CACHED,
     CACHING,
-    CHUNK,
     EXPECTED,
     GENERATED,
     N_RUNNING,
@@ -34,7 +33,7 @@ from chimera_train.predict.engine_arrays import (
 )
 from chimera_train.predict.engine_run import decode_steps, steps_alike
 from chimera_train.predict.engine_state import empty_engine, max_request_tokens
-from chimera_train.predict.engine_step import end_step, enqueue, plan_step
+from chimera_train.predict.engine_step import begin_step, end_step, enqueue, plan_step
 from chimera_train.predict.step_terms import step_ms
 from chimera_train.predict.step_time import StepTimeModel
 
@@ -165,7 +164,6 @@ def copy_expected(state: EngineArrays, scratch: EngineArrays, longest: int) -> N
                 requests[row, slot] = state.requests[row, source]
             output = min(requests[EXPECTED, slot], longest - requests[PROMPT, slot])
             requests[OUTPUT, slot] = max(output, requests[GENERATED, slot] + 1)
-            requests[AHEAD, slot] = 0
             scratch.queues[queue, position] = slot
             slot += 1
     for count in range(state.counts.size):
@@ -173,6 +171,8 @@ def copy_expected(state: EngineArrays, scratch: EngineArrays, longest: int) -> N
     for limit in range(state.limits.size):
         scratch.limits[limit] = state.limits[limit]
     scratch.limits[CACHING] = 0
+    for feature in range(4):
+        scratch.ahead[feature] = state.ahead[feature]
 
 
 @in_place
@@ -188,18 +188,12 @@ def first_and_last_ms(
     completion: bool,
 ) -> tuple[float, float]:
     """``TtftEstimator.estimate`` on an engine of ``copy_expected``, which is used up."""
-    requests, counts = engine.requests, engine.counts
+    requests, counts, step = engine.requests, engine.counts, engine.step
     new = counts[N_RUNNING] + counts[N_WAITING]
-    features = engine.step
+    if engine.limits[ASYNC] and busy_ms > 0 and engine.ahead[0] + engine.ahead[1] == 0:
+        # The step behind the one under way was planned before the new request came.
+        plan_step(engine, AHEAD)
     end_step(engine, 0.0)
-    now_ms = busy_ms
-    if engine.limits[ASYNC] and counts[N_RUNNING] > 0:
-        # The step behind the one under way is planned already.
-        plan_step(engine, CHUNK)
-        if features[0] + features[1] > 0:
-            now_ms += step_ms(compiled, features[0], features[1], features[2], features[3])
-            end_step(engine, now_ms)
-    engine.limits[ASYNC] = 0  # from here on every step is planned when it begins
     for row in range(REQUEST_ROWS):
         requests[row, new] = 0
     requests[PRIORITY, new] = priority
@@ -210,21 +204,20 @@ def first_and_last_ms(
         requests[ARRIVAL, new] = max(requests[ARRIVAL, new], requests[ARRIVAL, slot] + 1)
     enqueue(requests, engine.queues, counts, new)
 
-    first_token_ms = np.nan
+    now_ms, first_token_ms = busy_ms, np.nan
     while True:
         steps = steps_alike(engine)
         if steps > 0:
             now_ms = decode_steps(engine, compiled, steps, now_ms, np.inf, 1.0)
         else:
             idle = counts[N_RUNNING] == 0
-            plan_step(engine, CHUNK)
-            if features[0] + features[1] == 0:
+            if not begin_step(engine, now_ms):
                 if idle:
                     # The most urgent request does not even fit an empty engine.
                     last_ms = np.inf if completion else np.nan
                     return (np.inf if np.isnan(first_token_ms) else first_token_ms), last_ms
                 continue
-            now_ms += step_ms(compiled, features[0], features[1], features[2], features[3])
+            now_ms += step_ms(compiled, step[0], step[1], step[2], step[3])
             end_step(engine, now_ms)
         if np.isnan(first_token_ms) and requests[GENERATED, new] > 0:
             first_token_ms = now_ms

@@ -65,7 +65,9 @@ def simulate_once(
         scratch=_scratch(of_engines, int(state.window.max())),
     )
     run(sim)
-    programs, requests = tables(sim.log, workload, arrivals, names)
+    programs, requests = tables(
+        sim.log, workload, arrivals, names, sim.pool.input_cost, sim.pool.output_cost
+    )
     counts = sim.pool.arrays.counts
     return Simulation(
         programs,

@@ -29,6 +29,7 @@ from chimera_train.simulate.arrivals import (
     rescaled,
 )
 from chimera_train.simulate.cluster import simulate_once
+from chimera_train.simulate.metrics import OnTime
 from chimera_train.simulate.outcome import Simulation
 from chimera_train.simulate.recorded import read_arrival_times
 from chimera_train.simulate.settings import (
@@ -37,7 +38,7 @@ from chimera_train.simulate.settings import (
     RecordedSettings,
     SweepSettings,
 )
-from chimera_train.simulate.workload import Workload, workload_from_traces
+from chimera_train.simulate.workload import ORACLE, Oracle, Workload, workload_from_traces
 from chimera_train.traces.store import load_traces
 
 __all__ = ["Cell", "Inputs", "load_grid", "run_key", "simulate"]
@@ -65,12 +66,14 @@ class Cell:
 
     Attributes:
         draw: the arrivals under a seed, called with (workload, seed=…).
+        on_time: what its figures are measured against.
     """
 
     inputs: Inputs
     policy: PolicySettings
     rate_per_s: float | None
     draw: Callable[..., Arrivals]
+    on_time: OnTime | None = None
 
 
 def load_grid(settings: SweepSettings) -> list[Cell]:
@@ -84,8 +87,9 @@ def load_grid(settings: SweepSettings) -> list[Cell]:
     """
     inputs = _load(settings)
     policies = itertools.chain(*settings.policies)
+    on_time = None if settings.on_time is None else OnTime(**settings.on_time.model_dump())
     return [
-        Cell(of_pool, policy, rate_per_s, draw)
+        Cell(of_pool, policy, rate_per_s, draw, on_time)
         for of_pool, (rate_per_s, draw), policy in itertools.product(
             inputs, list(_draws(settings.arrivals)), list(policies)
         )
@@ -100,9 +104,11 @@ def simulate(cell: Cell, seed: int) -> Simulation:
 
 
 def run_key(cell: Cell, seed: int) -> str:
-    """A hash of the arguments of ``simulate_once`` and of the code that it runs."""
+    """A hash of what decides the figures of a run, the code that it runs included."""
     arrivals = cell.draw(cell.inputs.workload, seed=seed)
-    return _digest(_code(), cell.inputs.digest, cell.policy.model_dump(), asdict(arrivals))
+    return _digest(
+        _code(), cell.inputs.digest, cell.policy.model_dump(), asdict(arrivals), cell.on_time
+    )
 
 
 def _load(settings: SweepSettings) -> list[Inputs]:
@@ -111,12 +117,12 @@ def _load(settings: SweepSettings) -> list[Inputs]:
     models = {name: StepTimeModel.load(path) for name, path in settings.latency.items()}
     traces = load_traces(settings.traces)
     policies = list(itertools.chain(*settings.policies))
-    router: OnnxRouter | None = None
-    length: LengthPredictor | None = None
+    router: OnnxRouter | Oracle | None = None
+    length: LengthPredictor | Oracle | None = None
     if settings.router is not None and any(policy.needs_confidence for policy in policies):
-        router = OnnxRouter.load(settings.router)
+        router = ORACLE if settings.router == ORACLE else OnnxRouter.load(settings.router)
     if settings.length is not None and any(policy.needs_lengths for policy in policies):
-        length = LengthPredictor.load(settings.length)
+        length = ORACLE if settings.length == ORACLE else LengthPredictor.load(settings.length)
     result = []
     for path, pool in pools.items():
         for spec in pool.engines:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from chimera_train.simulate.arrivals import Arrivals
@@ -19,8 +20,9 @@ class Simulation:
 
     Attributes:
         programs: one row a program, in order of arrival: question_id, engine, trajectory (its
-            program_id in the traces), arrival_ms, program_latency_ms, n_stages,
-            total_output_tokens, score.
+            program_id in the traces), arrival_ms, ttft_ms (of its first request),
+            program_latency_ms, n_stages, total_output_tokens, cost (micro-dollars by the pool's
+            token prices), score.
         requests: one row a stage, in order of arrival: program (row of ``programs``), stage_index,
             engine, arrival_ms, queue_ms (until its first step begins, wherever it waits), ttft_ms,
             e2e_ms, output_tokens, preemptions.
@@ -36,9 +38,17 @@ class Simulation:
 
 
 def tables(
-    log: Log, workload: Workload, arrivals: Arrivals, engines: Sequence[str]
+    log: Log,
+    workload: Workload,
+    arrivals: Arrivals,
+    engines: Sequence[str],
+    input_cost: npt.NDArray[np.float64],
+    output_cost: npt.NDArray[np.float64],
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """``Simulation.programs`` and ``.requests`` of a log whose every request was served."""
+    """``Simulation.programs`` and ``.requests`` of a log whose every request was served.
+
+    The costs are micro-dollars per token of each engine, shape (n_engines,).
+    """
     n = int(log.n[0])
     program, stage, arrival_ms, end_ms = (
         column[:n] for column in (log.program, log.stage, log.arrival_ms, log.end_ms)
@@ -46,11 +56,16 @@ def tables(
     first = workload.first_stage[log.trajectory]
     engine = np.array(engines)[log.engine]
     # Requests are in order of arrival: a program's last write is its first stage, or its last.
-    begin_ms = np.empty(log.engine.size)
+    begin_ms, first_token_ms = np.empty(log.engine.size), np.empty(log.engine.size)
     begin_ms[program[::-1]] = arrival_ms[::-1]
+    first_token_ms[program[::-1]] = log.first_token_ms[:n][::-1]
     latency_ms = np.empty(log.engine.size)
     latency_ms[program] = end_ms
     latency_ms -= begin_ms
+    prompt_tokens, output_tokens = (
+        np.bincount(program, weights=tokens[stage], minlength=log.engine.size).astype(np.int64)
+        for tokens in (workload.prompt_tokens, workload.output_tokens)
+    )
     programs = pd.DataFrame(
         {
             "question_id": np.array(workload.questions)[arrivals.questions],
@@ -59,10 +74,11 @@ def tables(
             "arrival_ms": begin_ms,
             "n_stages": workload.first_stage[log.trajectory + 1] - first,
             "score": workload.score[log.trajectory],
+            "ttft_ms": first_token_ms - begin_ms,
             "program_latency_ms": latency_ms,
-            "total_output_tokens": np.bincount(
-                program, weights=workload.output_tokens[stage], minlength=log.engine.size
-            ).astype(np.int64),
+            "total_output_tokens": output_tokens,
+            "cost": input_cost[log.engine] * prompt_tokens
+            + output_cost[log.engine] * output_tokens,
         }
     )
     requests = pd.DataFrame(

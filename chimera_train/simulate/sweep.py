@@ -108,15 +108,16 @@ def run_cell(settings: SweepSettings) -> tuple[SweepResult, pd.DataFrame]:
         [simulation.programs.assign(seed=seed) for seed, simulation in enumerate(simulations)],
         ignore_index=True,
     )
-    return _result(cells, [_figures(simulation) for simulation in simulations], 0), programs
+    figures = [_figures(cells[0], simulation) for simulation in simulations]
+    return _result(cells, figures, 0), programs
 
 
 def _run(cell: Cell, seed: int) -> dict[str, Any]:
-    return _figures(simulate(cell, seed))
+    return _figures(cell, simulate(cell, seed))
 
 
-def _figures(simulation: Simulation) -> dict[str, Any]:
-    return {"programs": len(simulation.programs), **run_metrics(simulation)}
+def _figures(cell: Cell, simulation: Simulation) -> dict[str, Any]:
+    return {"programs": len(simulation.programs), **run_metrics(simulation, cell.on_time)}
 
 
 def _result(

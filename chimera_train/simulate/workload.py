@@ -7,7 +7,7 @@ prediction a scheduler would ask for is made once, here, on the very texts.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,11 @@ from chimera_train.traces.history import stage_history
 from chimera_train.traces.split import HOLDOUT_FOLD, folds
 from chimera_train.traces.store import Traces
 
-__all__ = ["ConfidenceModel", "LengthModel", "Workload", "workload_from_traces"]
+__all__ = ["ORACLE", "ConfidenceModel", "LengthModel", "Oracle", "Workload", "workload_from_traces"]
+
+Oracle = Literal["oracle"]
+ORACLE: Oracle = "oracle"
+"""In place of a predictor: what it would predict is taken from what happened, for ablations."""
 
 
 class ConfidenceModel(Protocol):
@@ -94,12 +98,14 @@ def workload_from_traces(
     models: Sequence[str],
     *,
     holdout: bool,
-    router: ConfidenceModel | None,
-    length: LengthModel | None,
+    router: ConfidenceModel | Oracle | None,
+    length: LengthModel | Oracle | None,
 ) -> Workload:
     """The workload of ``models`` on the holdout questions, or on all, of a data set.
 
-    ``models`` may repeat one that several engines serve.
+    ``models`` may repeat one that several engines serve. The oracle of a router is each model's
+    mean score on the question over its samples, that of a length predictor the tokens still to
+    come.
 
     Raises:
         DataError: there are no such questions; a question lacks a completed program of one of the
@@ -138,19 +144,32 @@ def workload_from_traces(
         name = programs["program_id"].iloc[int(n_stages.argmin())]
         raise DataError(f"Program '{name}' has no completed stage: collect its question again.")
     first_stage = np.concatenate([[0], np.cumsum(n_stages)])
-    texts = stages["text"].iloc[first_stage[first_trajectory[:, 0]]].tolist()
+    output_tokens = stages["output_tokens"].to_numpy(dtype=np.int64)
+    score = programs["score"].to_numpy(dtype=np.float64)
+    if router == ORACLE:
+        confidence = np.add.reduceat(score, first_trajectory.ravel()).reshape(n_samples.shape)
+        confidence /= n_samples
+    else:
+        texts = stages["text"].iloc[first_stage[first_trajectory[:, 0]]].tolist()
+        confidence = _confidence(router, models, texts)
+    if length == ORACLE:
+        upto = np.cumsum(output_tokens)
+        last = np.repeat(first_stage[1:] - 1, n_stages)
+        remaining_tokens = (upto[last] - upto + output_tokens).astype(np.float64)
+    else:
+        remaining_tokens = _remaining_tokens(length, models, stages)
     return Workload(
         questions=first["question_id"].tolist(),
         models=models,
         program_ids=programs["program_id"].tolist(),
         first_trajectory=first_trajectory,
         n_samples=n_samples,
-        confidence=_confidence(router, models, texts),
+        confidence=confidence,
         first_stage=first_stage,
-        score=programs["score"].to_numpy(dtype=np.float64),
+        score=score,
         prompt_tokens=stages["prompt_tokens"].to_numpy(dtype=np.int64),
-        output_tokens=stages["output_tokens"].to_numpy(dtype=np.int64),
-        remaining_tokens=_remaining_tokens(length, models, stages),
+        output_tokens=output_tokens,
+        remaining_tokens=remaining_tokens,
         # An output without a reason, which other logs may have, is taken to have been cut off.
         stops=(stages["finish_reason"] == "stop").to_numpy(dtype=np.bool_, na_value=False),
         tool_ms=np.zeros(len(stages)),

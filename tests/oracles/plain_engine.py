@@ -250,21 +250,22 @@ def plain_estimate(engine, new, step_ms, busy_ms, completion=True):
     ``step_ms`` has a step's time by its features; without ``completion`` the latter is NaN. The
     engine is used up.
     """
-    engine.update()
-    now, first = busy_ms, math.inf
-    if engine.asynchronous and engine.running:
-        features = engine.schedule()
-        if engine.scheduled:
-            now += step_ms(*features)
-            engine.update()
+    ahead, is_known = None, bool(engine.under_way)
+    if engine.asynchronous and busy_ms > 0:
+        ahead = planned(engine)
+    if is_known:
+        engine.update()
     engine.waiting.append(new)
+    now, first = busy_ms, math.inf
     while True:
         idle = not engine.running
-        features = engine.schedule()
-        if not engine.scheduled:
+        features, ahead = ahead or planned(engine), None
+        if features is None:
             if idle:
                 return first, math.inf
             continue
+        if engine.asynchronous:
+            ahead = planned(engine)
         now += step_ms(*features)
         engine.update()
         if new.generated and first == math.inf:
@@ -273,3 +274,9 @@ def plain_estimate(engine, new, step_ms, busy_ms, completion=True):
                 return first, math.nan
         if new.generated == new.output:
             return first, now
+
+
+def planned(engine):
+    """The features of the step that the engine plans; None if there is nothing in it."""
+    features = engine.schedule()
+    return features if engine.scheduled else None

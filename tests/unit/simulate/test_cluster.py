@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from chimera_train.errors import ConfigError, DataError
-from chimera_train.pool.schema import EngineSpec, Pool
-from chimera_train.scheduling.policy import Chimera, RoundRobin, ShortestQueue
+from chimera_train.pool.schema import EngineSpec, Pool, Price
+from chimera_train.scheduling.policy import (
+    Chimera,
+    LatencyAgnostic,
+    RoundRobin,
+    Sfs,
+    ShortestQueue,
+    StaticPrior,
+)
 from chimera_train.simulate.arrivals import Arrivals, poisson, recorded
 from chimera_train.simulate.cluster import simulate_once
 from chimera_train.simulate.workload import Workload
@@ -276,6 +283,119 @@ def test_the_load_follows_the_tokens_that_streamed(step_time):
         make_pool("a", "b"), models, workload, policy, in_turn(workload, [0, 0.5, 5.5])
     )
     assert result.programs["engine"].tolist() == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize("prefix_cache", [False, True])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_sfs_knows_when_a_request_would_begin(step_time, is_async, prefix_cache):
+    # The last program's estimate is exact, since nobody comes after it: with 0.01 ms more it goes
+    # to the stronger engine, and with 0.01 ms less to the other one.
+    rng = np.random.default_rng(0)
+    programs = [[[(int(p), int(o))]] * 2 for p, o in rng.integers(1, 40, (12, 2))]
+    workload = make_workload(programs, models=("s", "l"), confidence=[[0.1, 0.9]] * 12)
+    limits = {"num_kv_blocks": 13, "async_scheduling": is_async, "max_batch_size": 4}
+    limits["enable_prefix_caching"] = prefix_cache
+    models = {
+        "weak": step_time(model="s", terms={"const": 1.0}),
+        "strong": step_time(model="l", terms={"const": 3.0, "decode_tokens": 0.4}, **limits),
+    }
+    pool = Pool(
+        engines=[
+            EngineSpec(name="weak", model="s", base_url="http://x/v1"),
+            EngineSpec(name="strong", model="l", base_url="http://x/v1"),
+        ]
+    )
+    arrivals = in_turn(workload, np.cumsum(rng.exponential(9.0, 12)))
+
+    def run(ttft_target_ms):
+        policy = Sfs(ttft_target_ms=ttft_target_ms, window=50, overload="least_late")
+        return simulate_once(pool, models, workload, policy, arrivals).programs
+
+    everyone = run(math.inf)
+    assert set(everyone["engine"]) == {"strong"}
+    ttft_ms = everyone["ttft_ms"].iloc[-1]
+    assert ttft_ms > everyone["ttft_ms"].iloc[:-1].max() + 0.01
+    assert run(ttft_ms + 0.01)["engine"].iloc[-1] == "strong"
+    assert run(ttft_ms - 0.01)["engine"].iloc[-1] == "weak"
+
+
+def test_what_is_late_is_served_behind_what_is_not(step_time):
+    # One place: the first runs 90 ms, the second can only be late, the third comes much later.
+    workload = make_workload([[[(1, 9)]], [[(1, 9)]], [[(1, 2)]]])
+    models = {"e": step_time(terms={"const": 10.0}, max_num_seqs=1)}
+    ends = {}
+    for overload in ("best_effort", "least_late"):
+        policy = Sfs(ttft_target_ms=75.0, overload=overload, window=10)
+        programs = simulate_once(
+            make_pool("e"), models, workload, policy, in_turn(workload, [0, 1, 30])
+        ).programs
+        ends[overload] = (programs["arrival_ms"] + programs["program_latency_ms"]).tolist()
+    # The third would begin at 90 behind the first, 60 after it arrived: it goes before the second.
+    assert ends == {"best_effort": [90, 200, 110], "least_late": [90, 180, 200]}
+
+
+def test_utility_weighs_what_an_answer_costs(step_time):
+    workload = make_workload(
+        [[[(100, 10)], [(100, 10)]]], models=("s", "l"), confidence=[[0.5, 0.6]]
+    )
+    models = {name: step_time(model=name[0]) for name in ("small", "large")}
+    engines = [
+        EngineSpec(
+            name=name,
+            model=name[0],
+            base_url="http://x/v1",
+            price=Price(input_usd_per_m=price, output_usd_per_m=10 * price),
+        )
+        for name, price in (("small", 0.1), ("large", 1.0))
+    ]
+    # The large one costs 200 micro-dollars, the small one 20: 180 more for 0.1 of success.
+    for weight, expected in ((5e-4, "large"), (6e-4, "small")):
+        for policy in (
+            LatencyAgnostic(cost_weight=weight),
+            StaticPrior(cost_weight=weight, ttft_target_ms=30.0),
+            Sfs(cost_weight=weight, ttft_target_ms=30.0),
+        ):
+            programs = simulate_once(
+                Pool(engines=engines), models, workload, policy, in_turn(workload, [0.0])
+            ).programs
+            assert programs["engine"].tolist() == [expected]
+            assert programs["cost"].tolist() == [{"large": 200.0, "small": 20.0}[expected]]
+
+
+def test_a_static_prior_does_not_see_the_load(step_time):
+    models = {
+        "a": step_time(terms={"const": 10.0}, max_num_seqs=1),
+        "b": step_time(terms={"const": 12.0}, max_num_seqs=1),
+    }
+    workload = make_workload([[[(1, 10)]]])
+    chosen = {}
+    for policy in (
+        StaticPrior(ttft_target_ms=11.0, window=9),
+        Sfs(ttft_target_ms=11.0, window=9),
+    ):
+        programs = simulate_once(
+            make_pool("a", "b"), models, workload, policy, in_turn(workload, [0, 1, 2])
+        ).programs
+        chosen[policy.kind] = programs["engine"].tolist()
+    # Idle, a begins in time and b does not; busy, neither: then the shorter queue has it.
+    assert chosen == {"static_prior": ["a", "a", "a"], "sfs": ["a", "b", "a"]}
+
+
+def test_chimeras_load_can_be_the_time_to_completion(step_time):
+    models = {
+        "a": step_time(terms={"const": 10.0}, decode_ms_per_token=10.0, max_batch_size=1),
+        "b": step_time(terms={"const": 15.0}, decode_ms_per_token=15.0, max_batch_size=1),
+    }
+    workload = make_workload([[[(1, 10)]]])
+    chosen = {}
+    for load in ("inflight+self", "sfs"):
+        policy = Chimera(tau=0.0, load=load, window=9)
+        programs = simulate_once(
+            make_pool("a", "b"), models, workload, policy, in_turn(workload, [0, 1])
+        ).programs
+        chosen[load] = programs["engine"].tolist()
+    # By the tokens in flight a is twice as loaded; in truth both programs decode together.
+    assert chosen == {"inflight+self": ["a", "b"], "sfs": ["a", "a"]}
 
 
 def test_the_same_seed_gives_the_same_programs_under_every_policy(step_time):
