@@ -1,7 +1,7 @@
 import pandas as pd
 import pytest
 
-from chimera_train.simulate.metrics import FIGURES, PER_ENGINE, run_metrics, summarise
+from chimera_train.simulate.metrics import FIGURES, PER_ENGINE, OnTime, run_metrics, summarise
 from chimera_train.simulate.outcome import Simulation
 
 
@@ -44,6 +44,30 @@ def test_figures_by_hand():
         "program_share": {"a": 0.75, "b": 0.25, "c": 0.0},
         "extrapolated_share": {"a": 0.25, "b": 0.0, "c": 1.0},
     }
+
+
+def test_what_is_on_time_and_what_it_is_worth():
+    simulation = Simulation(
+        programs=pd.DataFrame(
+            {
+                "engine": ["a", "a", "b"],
+                "arrival_ms": [0.0, 1.0, 2.0],
+                "ttft_ms": [50.0, 100.0, 101.0],
+                "program_latency_ms": [100.0, 200.0, 300.0],
+                "total_output_tokens": [10, 10, 10],
+                "cost": [100.0, 400.0, 0.0],
+                "score": [1.0, 0.5, 1.0],
+            }
+        ),
+        requests=pd.DataFrame({"ttft_ms": [50.0], "queue_ms": [5.0], "preemptions": [0]}),
+        busy_ms={"a": 1.0, "b": 1.0},
+        steps={"a": 1, "b": 1},
+        extrapolated_steps={"a": 0, "b": 0},
+    )
+    metrics = run_metrics(simulation, OnTime(ttft_target_ms=100.0, cost_weight=0.001))
+    assert metrics["on_time_share"] == pytest.approx(2 / 3)
+    assert metrics["on_time_utility"] == pytest.approx((1 - 0.1 + 0.5 - 0.4) / 3)
+    assert "on_time_share" not in run_metrics(simulation)
 
 
 def test_means_and_t_intervals_over_seeds():

@@ -72,6 +72,17 @@ def test_trajectories_are_the_programs_of_the_traces(traces):
     )
 
 
+def test_an_oracle_knows_what_happened(traces):
+    workload = build(traces, router="oracle", length="oracle")
+    for i, j in np.ndindex(workload.n_samples.shape):
+        first, n = workload.first_trajectory[i, j], workload.n_samples[i, j]
+        assert workload.confidence[i, j] == workload.score[first : first + n].mean()
+    for t in range(len(workload.program_ids)):
+        mine = slice(workload.first_stage[t], workload.first_stage[t + 1])
+        output = workload.output_tokens[mine]
+        assert workload.remaining_tokens[mine].tolist() == np.cumsum(output[::-1])[::-1].tolist()
+
+
 def test_stages_of_a_model(traces):
     workload = build(traces)
     for model in MODELS:
