@@ -114,6 +114,39 @@ def test_exponential_service_is_m_m_1(step_time):
     assert high - low < 0.5 * np.mean(found)
 
 
+@pytest.mark.parametrize(
+    "lengths", [[400], [100] * 9 + [3100]], ids=["constant", "nine in ten short"]
+)
+@pytest.mark.parametrize("load", [0.3, 0.6])
+def test_a_step_as_long_as_its_batch_is_m_g_1_processor_sharing(step_time, lengths, load):
+    # A token costs the same alone or in a batch: n running requests have 1/n of the engine each.
+    # Mean latency depends on the lengths' mean alone. Many short steps: nearly continuous.
+    model = step_time(
+        terms={"const": 0.0, "prefill_tokens": 0.25, "decode_tokens": 0.25},
+        max_num_seqs=256,
+        max_batch_size=256,
+        max_num_batched_tokens=256,
+        num_kv_blocks=50_000,
+    )
+    workload = make_workload([[[(1, n)]] for n in lengths])
+    service_ms = 0.25 * np.mean(lengths)
+    found = [
+        simulate_once(
+            make_pool("e"),
+            {"e": model},
+            workload,
+            RoundRobin(),
+            poisson(workload, rate_per_s=1000 * load / service_ms, programs=3000, seed=seed),
+        )
+        .programs["program_latency_ms"]
+        .mean()
+        for seed in range(20)
+    ]
+    low, high = confidence_interval(found)
+    assert low < service_ms / (1 - load) < high
+    assert high - low < 0.2 * np.mean(found)
+
+
 def test_a_batch_by_hand(step_time):
     # const 10, prefill 1 per token, decode 2 per token; two places.
     terms = {"const": 10.0, "prefill_tokens": 1.0, "decode_tokens": 2.0}
