@@ -1,0 +1,232 @@
+"""Whole simulations: against a plain cluster, in Chimera's limits, and what they leave behind."""
+
+import math
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain_cluster import PlainCluster
+
+from chimera_train.pool.schema import EngineSpec, Pool
+from chimera_train.predict import engine_arrays as rows
+from chimera_train.scheduling.chimera import choose_engine
+from chimera_train.scheduling.policy import Chimera, RoundRobin, ShortestQueue
+from chimera_train.scheduling.state import FREE, NOWHERE
+from chimera_train.simulate import cluster
+from chimera_train.simulate.arrivals import Arrivals
+from chimera_train.simulate.cluster import simulate_once
+from chimera_train.simulate.workload import Workload
+
+# Two engines of one model and one of another.
+POOL = Pool(
+    engines=[
+        EngineSpec(name=name, model=model, base_url="http://x/v1")
+        for name, model in (("a", "s"), ("b", "l"), ("c", "s"))
+    ]
+)
+LONGEST = 60
+LIMITS = st.fixed_dictionaries(
+    {
+        "max_num_seqs": st.integers(1, 4),
+        "max_num_batched_tokens": st.integers(4, 24),
+        "block_size": st.sampled_from([1, 4, 16]),
+        "scheduling_policy": st.sampled_from(["priority", "fcfs"]),
+        "enable_prefix_caching": st.booleans(),
+        "async_scheduling": st.booleans(),
+    }
+)
+ORDERS = st.sampled_from(["fcfs", "stjf"])
+POLICIES = st.one_of(
+    st.builds(
+        Chimera,
+        tau=st.sampled_from([0.0, 0.5, 5.0, math.inf]),
+        delta_s=st.sampled_from([0.0, 0.1]),
+        load=st.sampled_from(["inflight", "inflight+self"]),
+        upgrade=st.sampled_from(["margin", "argmax"]),
+        order=ORDERS,
+        aging=st.integers(0, 4),
+        window=st.sampled_from([None, 1, 9]),
+    ),
+    st.builds(ShortestQueue, order=ORDERS, window=st.sampled_from([None, 1, 9])),
+    st.builds(RoundRobin, order=ORDERS),
+)
+STAGE = st.fixed_dictionaries(
+    {
+        "prompt_tokens": st.integers(1, 30),
+        "output_tokens": st.integers(1, 30),
+        "remaining_tokens": st.floats(0, 60),
+        "stops": st.booleans(),
+        "tool_ms": st.sampled_from([0.0, 0.0, 3.0, 50.0]),
+    }
+)
+TRAJECTORY = st.lists(STAGE, min_size=1, max_size=3)
+# One or two samples of each model on each question.
+QUESTIONS = st.lists(
+    st.tuples(*[st.lists(TRAJECTORY, min_size=1, max_size=2)] * 2), min_size=1, max_size=4
+)
+
+
+@st.composite
+def workloads(draw):
+    questions = draw(QUESTIONS)
+    samples = [trajectories for question in questions for trajectories in question]
+    flat = [trajectory for trajectories in samples for trajectory in trajectories]
+    stages = [stage for trajectory in flat for stage in trajectory]
+    shape = (len(questions), 2)
+    n_samples = np.array([len(trajectories) for trajectories in samples])
+    q = draw(st.lists(st.floats(0, 1), min_size=n_samples.size, max_size=n_samples.size))
+    return Workload(
+        questions=[f"q{i}" for i in range(len(questions))],
+        models=["s", "l"],
+        program_ids=[str(i) for i in range(len(flat))],
+        first_trajectory=(np.cumsum(n_samples) - n_samples).reshape(shape),
+        n_samples=n_samples.reshape(shape),
+        confidence=np.reshape(q, shape),
+        first_stage=np.cumsum([0, *map(len, flat)]),
+        score=np.zeros(len(flat)),
+        **{name: np.array([stage[name] for stage in stages]) for name in stages[0]},
+    )
+
+
+@st.composite
+def arrivals(draw, workload):
+    """Open arrivals, or users that start a program when another has ended."""
+    n = draw(st.integers(1, 12))
+    gaps = draw(st.lists(st.one_of(st.just(0.0), st.floats(0, 40)), min_size=n, max_size=n))
+    times_ms = np.cumsum(gaps)
+    think_ms = None
+    if draw(st.booleans()):
+        times_ms[draw(st.integers(1, n)) :] = np.nan
+        think_ms = np.array(draw(st.lists(st.floats(0, 40), min_size=n, max_size=n)))
+    asked = draw(st.lists(st.integers(0, len(workload.questions) - 1), min_size=n, max_size=n))
+    luck = draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=n, max_size=n))
+    return Arrivals(times_ms, np.array(asked), np.array(luck), think_ms)
+
+
+def make_models(step_time, limits, extra_blocks):
+    """Step times by engine; memory for the longest request and ``extra_blocks`` more blocks."""
+    # A request that the model ends may be computed once more.
+    limits = {**limits, "num_kv_blocks": 2 - -LONGEST // limits["block_size"] + extra_blocks}
+    terms = {"const": 3.0, "decode_tokens": 0.25, "prefill_attn": 0.02}
+    small = step_time(model="s", terms=terms, decode_ms_per_token=4.0, **limits)
+    large = step_time(model="l", terms={**terms, "const": 7.0}, decode_ms_per_token=9.0, **limits)
+    return {"a": small, "b": large, "c": small}
+
+
+@settings(max_examples=3000)
+@given(workloads(), LIMITS, st.integers(0, 30), POLICIES, st.data())
+def test_every_request_equals_the_plain_cluster(
+    step_time, workload, limits, extra_blocks, policy, data
+):
+    models = make_models(step_time, limits, extra_blocks)
+    arriving = data.draw(arrivals(workload))
+    result = simulate_once(POOL, models, workload, policy, arriving)
+    plain = PlainCluster(POOL, models, workload, policy, arriving).run()
+
+    found = result.requests.to_dict("records")
+    names = [spec.name for spec in POOL.engines]
+    for mine, other in zip(found, plain.requests, strict=True):
+        program, stage, since_ms = (other[name] for name in ("program", "stage", "arrival_ms"))
+        assert mine == {
+            "program": program,
+            "stage_index": stage - workload.first_stage[plain.trajectory[program]],
+            "engine": names[other["engine"]],
+            "arrival_ms": since_ms,
+            "queue_ms": other["start_ms"] - since_ms,
+            "ttft_ms": other["first_token_ms"] - since_ms,
+            "e2e_ms": other["end_ms"] - since_ms,
+            "output_tokens": workload.output_tokens[stage],
+            "preemptions": other["preemptions"],
+        }
+    assert list(result.steps.values()) == [engine.steps for engine in plain.engines]
+    assert list(result.busy_ms.values()) == [engine.busy_ms for engine in plain.engines]
+    assert plain.scheduler.load_ms().tolist() == [0.0, 0.0, 0.0]
+
+
+@settings(max_examples=50)
+@given(workloads(), LIMITS, st.integers(0, 30), POLICIES, st.data())
+def test_nothing_is_left_when_every_program_has_ended(
+    step_time, workload, limits, extra_blocks, policy, data
+):
+    models = make_models(step_time, limits, extra_blocks)
+    with mock.patch.object(cluster, "run", wraps=cluster.run) as run:
+        simulate_once(POOL, models, workload, policy, data.draw(arrivals(workload)))
+    sim = run.call_args.args[0]
+    state, engines = sim.state, sim.pool
+    for zero in (state.in_flight_tokens, state.outstanding, state.queue_length):
+        assert not zero.any()
+    assert (state.program_engine == NOWHERE).all()
+    assert (state.request_status == FREE).all()
+    assert (engines.n_free == engines.free.shape[1]).all()
+    n_blocks = [model.engine.num_kv_blocks - 1 for model in models.values()]
+    assert engines.arrays.counts[:, rows.FREE_BLOCKS].tolist() == n_blocks
+    assert np.isnan(sim.clock.busy_since_ms).all()
+
+
+def first_requests(plain):
+    """The request with which each program's engine was chosen."""
+    stages, work = {}, plain.workload
+    for request in plain.requests:
+        stages.setdefault(request["program"], request)
+    return [
+        (work.confidence[plain.arrivals.questions[p], plain.columns], r) for p, r in stages.items()
+    ]
+
+
+@settings(max_examples=50)
+@given(
+    workloads(),
+    LIMITS,
+    st.sampled_from(
+        [(0.0, 0.0), (0.0, 0.1), (math.inf, 0.0), (0.5, math.inf), (math.inf, math.inf)]
+    ),
+    st.sampled_from(["inflight", "inflight+self"]),
+    st.data(),
+)
+def test_the_limits_of_chimera_hold_at_every_choice(
+    step_time, workload, limits, setting, load, data
+):
+    tau, delta_s = setting
+    policy = Chimera(tau=tau, delta_s=delta_s, load=load)
+    models = make_models(step_time, limits, 5)
+    arriving = data.draw(arrivals(workload))
+    plain = PlainCluster(POOL, models, workload, policy, arriving).run()
+    result = simulate_once(POOL, models, workload, policy, arriving)
+    names = [spec.name for spec in POOL.engines]
+    up = np.ones(3, dtype=bool)
+    for q, request in first_requests(plain):
+        engine, loads = request["engine"], request["load_ms"]
+        assert result.programs["engine"][request["program"]] == names[engine]
+        if delta_s == math.inf:
+            assert engine == np.argmin(loads)
+        elif tau == 0.0:
+            assert loads[engine] == loads.min()
+        else:
+            assert q[engine] == q.max()
+        # More load on an engine that was not chosen would not have made it the choice.
+        other = data.draw(st.sampled_from([e for e in range(3) if e != engine]))
+        loads[other] += data.draw(st.floats(0, 100))
+        assert choose_engine(loads, q, up, tau, delta_s, True)[0] != other
+
+
+@settings(max_examples=50)
+@given(workloads(), LIMITS, st.sampled_from(["inflight", "inflight+self"]), st.data())
+def test_on_a_homogeneous_pool_chimera_is_shortest_total_job_first(
+    step_time, workload, limits, load, data
+):
+    """Whatever τ and Δs: on the least loaded engine, in order of ŷ."""
+    pool = Pool(engines=[spec.model_copy(update={"model": "s"}) for spec in POOL.engines])
+    models = dict.fromkeys("abc", make_models(step_time, limits, 5)["a"])
+    arriving = data.draw(arrivals(workload))
+    taus = st.one_of(st.floats(0, 10), st.just(math.inf))
+    drawn, plain_stjf = (
+        Chimera(tau=data.draw(taus), delta_s=data.draw(st.floats(0, 1)), load=load),
+        Chimera(tau=0.0, delta_s=math.inf, load="inflight"),
+    )
+    one, other = (simulate_once(pool, models, workload, p, arriving) for p in (drawn, plain_stjf))
+    pd.testing.assert_frame_equal(one.requests, other.requests)
+    plain = PlainCluster(pool, models, workload, drawn, arriving).run()
+    for _, request in first_requests(plain):
+        assert request["engine"] == np.argmin(request["load_ms"])
