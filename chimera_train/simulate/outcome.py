@@ -54,7 +54,7 @@ def tables(
         column[:n] for column in (log.program, log.stage, log.arrival_ms, log.end_ms)
     )
     first = workload.first_stage[log.trajectory]
-    engine = np.array(engines)[log.engine]
+    engine = pd.array(engines, dtype="str").take(log.engine)
     # Requests are in order of arrival: a program's last write is its first stage, or its last.
     begin_ms, first_token_ms = np.empty(log.engine.size), np.empty(log.engine.size)
     begin_ms[program[::-1]] = arrival_ms[::-1]
@@ -68,9 +68,9 @@ def tables(
     )
     programs = pd.DataFrame(
         {
-            "question_id": np.array(workload.questions)[arrivals.questions],
+            "question_id": pd.array(workload.questions, dtype="str").take(arrivals.questions),
             "engine": engine,
-            "trajectory": np.array(workload.program_ids)[log.trajectory],
+            "trajectory": pd.array(workload.program_ids, dtype="str").take(log.trajectory),
             "arrival_ms": begin_ms,
             "n_stages": workload.first_stage[log.trajectory + 1] - first,
             "score": workload.score[log.trajectory],
@@ -85,7 +85,7 @@ def tables(
         {
             "program": program,
             "stage_index": stage - first[program],
-            "engine": engine[program],
+            "engine": engine.take(log.program[:n]),
             "arrival_ms": arrival_ms,
             "queue_ms": log.start_ms[:n] - arrival_ms,
             "ttft_ms": log.first_token_ms[:n] - arrival_ms,
