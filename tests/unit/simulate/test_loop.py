@@ -12,7 +12,14 @@ from plain_cluster import PlainCluster
 from chimera_train.pool.schema import EngineSpec, Pool
 from chimera_train.predict import engine_arrays as rows
 from chimera_train.scheduling.chimera import choose_engine
-from chimera_train.scheduling.policy import Chimera, RoundRobin, ShortestQueue
+from chimera_train.scheduling.policy import (
+    Chimera,
+    LatencyAgnostic,
+    RoundRobin,
+    Sfs,
+    ShortestQueue,
+    StaticPrior,
+)
 from chimera_train.scheduling.state import FREE, NOWHERE
 from chimera_train.simulate import cluster
 from chimera_train.simulate.arrivals import Arrivals
@@ -51,6 +58,18 @@ POLICIES = st.one_of(
     ),
     st.builds(ShortestQueue, order=ORDERS, window=st.sampled_from([None, 1, 9])),
     st.builds(RoundRobin, order=ORDERS),
+)
+# The gateway does not serve these, so there is no plain cluster for them.
+SIMULATED_ONLY = st.one_of(
+    st.builds(
+        Sfs,
+        ttft_target_ms=st.sampled_from([5.0, 50.0, math.inf]),
+        overload=st.sampled_from(["least_late", "shortest_queue", "best_effort"]),
+        order=ORDERS,
+    ),
+    st.builds(StaticPrior, ttft_target_ms=st.sampled_from([5.0, 50.0])),
+    st.builds(LatencyAgnostic),
+    st.builds(Chimera, load=st.just("sfs")),
 )
 STAGE = st.fixed_dictionaries(
     {
@@ -146,7 +165,7 @@ def test_every_request_equals_the_plain_cluster(
 
 
 @settings(max_examples=50)
-@given(workloads(), LIMITS, st.integers(0, 30), POLICIES, st.data())
+@given(workloads(), LIMITS, st.integers(0, 30), POLICIES | SIMULATED_ONLY, st.data())
 def test_nothing_is_left_when_every_program_has_ended(
     step_time, workload, limits, extra_blocks, policy, data
 ):
