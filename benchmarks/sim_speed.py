@@ -67,7 +67,7 @@ def measure(
     n: int,
     repeats: int = 1,
 ) -> dict[str, Any]:
-    """The fastest of ``repeats`` runs of ``n`` requests."""
+    """The fastest of ``repeats`` runs of ``n`` requests, also by CPU time, for busy machines."""
     pool = Pool(
         engines=[
             EngineSpec(name=name, model=name, base_url="http://127.0.0.1:8000/v1")
@@ -78,11 +78,12 @@ def measure(
     arrivals = poisson(
         of, rate_per_s=load * tokens_per_s / of.output_tokens.mean(), programs=n, seed=0
     )
-    wall_s = np.inf
+    wall_s = cpu_s = np.inf
     for _ in range(repeats):
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         result = simulate_once(pool, dict.fromkeys(ENGINES, model), of, policy, arrivals)
         wall_s = min(wall_s, time.perf_counter() - start)
+        cpu_s = min(cpu_s, time.process_time() - cpu_start)
     steps = sum(result.steps.values())
     return {
         "policy": policy.kind,
@@ -93,7 +94,7 @@ def measure(
         "tokens_per_step": round(float(result.requests["output_tokens"].sum()) / steps, 1),
         "requests_per_s": round(n / wall_s),
         "steps_per_s": round(steps / wall_s),
-        "us_per_request": round(1e6 * wall_s / n, 2),
+        "cpu_us_per_request": round(1e6 * cpu_s / n, 2),
     }
 
 
