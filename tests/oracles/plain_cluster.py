@@ -73,13 +73,13 @@ class TimedEngine:
         now_ms, self.end_ms = self.end_ms, math.inf
         finished = self.plain.update()
         self.steps += 1
-        rows = {id(call): row for row, call in self.calls.items()}
+        rows = {call: row for row, call in self.calls.items()}
         for row, call in self.calls.items():
             if call.generated > self.told[row]:
                 requests[row].setdefault("first_token_ms", now_ms)
                 scheduler.on_tokens(row, call.generated - self.told[row])
                 self.told[row] = call.generated
-        return [rows[id(call)] for call in finished]
+        return [rows[call] for call in finished]
 
     def rest(self, now_ms):
         self.busy_ms += now_ms - self.busy_since_ms
