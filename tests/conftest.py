@@ -22,7 +22,7 @@ def _numba_cache() -> Path:
     digest = hashlib.sha256()
     for source in sorted((root / "chimera_train").rglob("*.py")):
         text = source.read_bytes()
-        if b"njit" in text:
+        if b"njit" in text or b"in_place" in text:
             digest.update(text)
     caches = root / ".pytest_cache" / "numba"
     current = caches / digest.hexdigest()[:16]
