@@ -12,7 +12,7 @@ import pandas as pd
 
 from chimera_train.config import parse_settings
 from chimera_train.errors import ConfigError, DataError
-from chimera_train.files import read_json, sha256
+from chimera_train.files import read_json, read_json_object, sha256
 from chimera_train.latency.fit import REGIMES, Floats, axis_ranges, check_enough, fit
 from chimera_train.latency.judge import (
     context_folds,
@@ -189,7 +189,7 @@ def calibrate(
 def _source(steps: Path) -> str | None:
     """How steps were measured, as the provenance beside them says; None where nothing does."""
     provenance = steps.with_name("provenance.json")
-    return read_json(provenance).get("source") if provenance.is_file() else None
+    return read_json_object(provenance).get("source") if provenance.is_file() else None
 
 
 def _is_possible(kind: str, frame: pd.DataFrame) -> bool:

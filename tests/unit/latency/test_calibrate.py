@@ -283,6 +283,17 @@ def test_a_profile_that_was_cut_short_is_used_and_said(
     assert ("holds a part of a profile" in stderr) is is_said
 
 
+@pytest.mark.parametrize("provenance", ["[]", "{"])
+def test_a_damaged_provenance_is_refused(
+    tmp_path: Path, steps_frame: Make, provenance: str
+) -> None:
+    write_table(tmp_path, "steps", steps_frame().to_dict("records"))
+    (tmp_path / "provenance.json").write_text(provenance)
+    with pytest.raises(DataError, match=r"provenance\.json is not"):
+        run("--steps", tmp_path, "--out", tmp_path / "model.json")
+    assert not (tmp_path / "model.json").exists()
+
+
 def test_bad_input_writes_nothing(tmp_path: Path, steps_frame: Make, engine: EngineInfo) -> None:
     frame = steps_frame(300)
     plain = tmp_path / "plain.csv"
