@@ -181,7 +181,7 @@ def test_too_few_rates_or_no_ttft_write_nothing(app: typer.Typer, tmp_path: Path
     zero = write(tmp_path / "zero.jsonl", frame.assign(ttft_ms=0.0))
     out = tmp_path / "endpoint.json"
     for requests, words in (
-        (zero, "a ttft_ms of 0"),
+        (zero, "a ttft_ms or e2e_ms of 0"),
         (few, "1 arrival rates of at least 30"),
         (none, "lacks the column"),
     ):
