@@ -17,7 +17,6 @@ from chimera_train.latency.calibrate import calibrate
 from chimera_train.latency.steps import Steps
 from chimera_train.simulate.replay import fit_overhead, judge, read_requests, replay
 
-
 TIMES = {"ttft_ms": 50.0, "tpot_ms": 10.0, "e2e_ms": 60.0}
 
 
