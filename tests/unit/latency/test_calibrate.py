@@ -17,6 +17,8 @@ from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import read_json, write_json
 from chimera_train.latency.calibrate import (
     calibrate,
+)
+from chimera_train.latency.load_constants import (
     load_constants,
     mean_context_of_steps,
     mean_context_of_traces,
