@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from chimera_train.cli.collect import register
 from chimera_train.collect import step_load
 from chimera_train.collect.steps import REGIMES, StepsResult, StepsSettings, collect_steps
-from chimera_train.errors import ConfigError, EngineError
+from chimera_train.errors import ConfigError, DataError, EngineError
 from chimera_train.files import read_json
 from chimera_train.output import Output
 from chimera_train.pool.schema import EngineSpec, Launch, Pool
@@ -226,6 +226,25 @@ def test_an_engine_that_dies_keeps_what_was_measured_and_can_be_started_again(st
     stub.control(engine=SMALL)
     assert stub.collect().is_complete
     assert len(stub.journal()) > kept
+
+
+def test_a_damaged_journal_is_refused(stub: Stub) -> None:
+    stub.control(dies_after=30, engine=SMALL)
+    with pytest.raises(EngineError):
+        stub.collect()
+    path = stub.out / "journal.jsonl"
+    lines = path.read_text().splitlines()
+    run, batch = json.loads(lines[1]), json.loads(lines[2])
+    for damaged, words in (
+        ([lines[0], json.dumps({"run": {**run["run"], "plan": None}}), *lines[2:]], "follow from"),
+        ([lines[0], *lines[2:]], "follow from"),
+        ([*lines[:2], json.dumps({**batch, "steps": [[1, 2]]}), *lines[3:]], r":3 is not a line"),
+        ([*lines[:2], json.dumps({**batch, "cell": {}}), *lines[3:]], r":3 is not a line"),
+        ([*lines[:2], json.dumps({**batch, "load_s": "?"}), *lines[3:]], r":3 is not a line"),
+    ):
+        path.write_text("\n".join(damaged) + "\n")
+        with pytest.raises(DataError, match=words):
+            stub.collect()
 
 
 def test_an_engine_that_refuses(stub: Stub) -> None:
