@@ -15,9 +15,7 @@ from typer.testing import CliRunner
 from chimera_train.cli import calibrate as command
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import read_json, write_json
-from chimera_train.latency.calibrate import (
-    calibrate,
-)
+from chimera_train.latency.calibrate import calibrate
 from chimera_train.latency.load_constants import (
     load_constants,
     mean_context_of_steps,
