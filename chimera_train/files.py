@@ -21,6 +21,7 @@ __all__ = [
     "read_json_object",
     "replaced_directory",
     "sha256",
+    "writable",
     "write_json",
     "write_text",
 ]
@@ -35,7 +36,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """
     if path.is_dir():
         raise ConfigError(f"{path} is a directory: give the path of a file to write.")
-    with _writable(path.parent):
+    with writable(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(
             prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent
@@ -62,7 +63,7 @@ def replaced_directory(directory: Path) -> Iterator[Path]:
     Raises:
         ConfigError: the directory that it is to be in cannot be written.
     """
-    with _writable(directory.parent):
+    with writable(directory.parent):
         directory.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     try:
@@ -180,7 +181,7 @@ def open_json_lines(path: Path) -> Iterator[JsonLines]:
         ConfigError: the directory cannot be written, or another process has the file open.
     """
     directory = path.parent
-    with _writable(directory):
+    with writable(directory):
         directory.mkdir(parents=True, exist_ok=True)
         file = path.open("a+b")
     with file:
@@ -194,7 +195,12 @@ def open_json_lines(path: Path) -> Iterator[JsonLines]:
 
 
 @contextmanager
-def _writable(directory: Path) -> Iterator[None]:
+def writable(directory: Path) -> Iterator[None]:
+    """Around what makes a file or directory in ``directory``.
+
+    Raises:
+        ConfigError: that failed.
+    """
     try:
         yield
     except OSError as error:

@@ -26,7 +26,7 @@ from chimera_train.bundle.manifest import (
     describe_file,
 )
 from chimera_train.errors import ConfigError, DataError
-from chimera_train.files import read_json, read_json_object, write_json, write_text
+from chimera_train.files import read_json, read_json_object, writable, write_json, write_text
 from chimera_train.predict import length, router
 from chimera_train.scheduling.policy import dump_policy, load_policy
 
@@ -89,7 +89,8 @@ def export_bundle(parts: Parts, name: str, version: int | None, out: Path) -> Pa
         out: where bundles are kept.
 
     Raises:
-        ConfigError: the version exists already, or a model has no tokenizer file here.
+        ConfigError: the version exists already, a model has no tokenizer file here, or ``out``
+            cannot be written.
         DataError: a part is damaged or lacks one of the models. Nothing is written.
     """
     if not re.fullmatch(NAME_PATTERN, name):
@@ -102,7 +103,8 @@ def export_bundle(parts: Parts, name: str, version: int | None, out: Path) -> Pa
     if target.exists():
         raise ConfigError(f"{target} exists already: leave out --version for the next one.")
     staging = out / f".{name}-{version}-{uuid.uuid4().hex}"
-    staging.mkdir(parents=True)
+    with writable(out):
+        staging.mkdir(parents=True)
     try:
         tokenizers = _copy_parts(parts, staging)
         manifest = Manifest(
