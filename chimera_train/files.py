@@ -18,8 +18,10 @@ __all__ = [
     "atomic_path",
     "open_json_lines",
     "read_json",
+    "read_json_object",
     "replaced_directory",
     "sha256",
+    "writable",
     "write_json",
     "write_text",
 ]
@@ -27,9 +29,18 @@ __all__ = [
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; it replaces ``path`` only if the block succeeds."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+    """Yield a temporary path beside ``path``; it replaces ``path`` only if the block succeeds.
+
+    Raises:
+        ConfigError: ``path`` is a directory, or the one it is to be in cannot be written.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a directory: give the path of a file to write.")
+    with writable(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(
+            prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent
+        )
     os.close(handle)
     temporary = Path(name)
     try:
@@ -48,9 +59,13 @@ def replaced_directory(directory: Path) -> Iterator[Path]:
     """Yield an empty directory; it takes the place of ``directory`` if the block succeeds.
 
     Otherwise ``directory`` stays as it was.
+
+    Raises:
+        ConfigError: the directory that it is to be in cannot be written.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    with writable(directory.parent):
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     try:
         new, old = work / "new", work / "old"
         new.mkdir()  # unlike mkdtemp's, with the permissions that the user's umask gives
@@ -92,6 +107,18 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise DataError(f"{path} is not valid JSON: {error}.") from error
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds one object.
+
+    Raises:
+        DataError: as ``read_json``, or it holds something else.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise DataError(f"{path} is not a JSON object.")
+    return value
 
 
 def sha256(path: Path) -> str:
@@ -154,13 +181,9 @@ def open_json_lines(path: Path) -> Iterator[JsonLines]:
         ConfigError: the directory cannot be written, or another process has the file open.
     """
     directory = path.parent
-    try:
+    with writable(directory):
         directory.mkdir(parents=True, exist_ok=True)
         file = path.open("a+b")
-    except OSError as error:
-        raise ConfigError(
-            f"{directory} cannot be written ({error.strerror}): choose another --out."
-        ) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -169,3 +192,18 @@ def open_json_lines(path: Path) -> Iterator[JsonLines]:
                 f"Another process is writing into {directory}: wait for it or choose another --out."
             ) from error
         yield JsonLines(path, file)
+
+
+@contextmanager
+def writable(directory: Path) -> Iterator[None]:
+    """Around what makes a file or directory in ``directory``.
+
+    Raises:
+        ConfigError: that failed.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{directory} cannot be written ({error.strerror}): choose another place to write to."
+        ) from error

@@ -26,7 +26,7 @@ from chimera_train.bundle.manifest import (
     describe_file,
 )
 from chimera_train.errors import ConfigError, DataError
-from chimera_train.files import read_json, write_json, write_text
+from chimera_train.files import read_json, read_json_object, writable, write_json, write_text
 from chimera_train.predict import length, router
 from chimera_train.scheduling.policy import dump_policy, load_policy
 
@@ -89,7 +89,8 @@ def export_bundle(parts: Parts, name: str, version: int | None, out: Path) -> Pa
         out: where bundles are kept.
 
     Raises:
-        ConfigError: the version exists already, or a model has no tokenizer file here.
+        ConfigError: the version exists already, a model has no tokenizer file here, or ``out``
+            cannot be written.
         DataError: a part is damaged or lacks one of the models. Nothing is written.
     """
     if not re.fullmatch(NAME_PATTERN, name):
@@ -102,7 +103,8 @@ def export_bundle(parts: Parts, name: str, version: int | None, out: Path) -> Pa
     if target.exists():
         raise ConfigError(f"{target} exists already: leave out --version for the next one.")
     staging = out / f".{name}-{version}-{uuid.uuid4().hex}"
-    staging.mkdir(parents=True)
+    with writable(out):
+        staging.mkdir(parents=True)
     try:
         tokenizers = _copy_parts(parts, staging)
         manifest = Manifest(
@@ -135,9 +137,9 @@ def export_bundle(parts: Parts, name: str, version: int | None, out: Path) -> Pa
 
 def _copy_parts(parts: Parts, staging: Path) -> dict[str, str]:
     """Copy what the gateway reads, and nothing else; returns model → tokenizer path."""
-    described = _read_part(parts.length, length.MANIFEST)
+    described = read_json_object(parts.length / length.MANIFEST)
     _copy(parts.length, [length.MANIFEST, *described.get("sha256", {})], staging / LENGTH)
-    described = _read_part(parts.router, router.MANIFEST)
+    described = read_json_object(parts.router / router.MANIFEST)
     network = router.NETWORKS.get(described.get("precision", ""), "")
     _copy(parts.router, [router.MANIFEST, router.TOKENIZER, network], staging / ROUTER)
     for engine, source in parts.latency.items():
@@ -162,13 +164,6 @@ def _copy_parts(parts: Parts, staging: Path) -> dict[str, str]:
     return tokenizers
 
 
-def _read_part(directory: Path, name: str) -> dict[str, Any]:
-    described = read_json(directory / name)
-    if not isinstance(described, dict):
-        raise DataError(f"{directory / name} is not a JSON object.")
-    return described
-
-
 def _copy(source: Path, names: Sequence[str], target: Path) -> None:
     target.mkdir(exist_ok=True)
     for name in names:
@@ -190,10 +185,7 @@ def _training(parts: Parts) -> dict[str, Any]:
         return {key: described[key] for key in _TRAINING_KEYS if key in described}
 
     return {
-        LENGTH: told(_read_part(parts.length, length.MANIFEST)),
-        ROUTER: told(_read_part(parts.router, router.MANIFEST)),
-        "latency": {
-            engine: told(_read_part(path.parent, path.name))
-            for engine, path in parts.latency.items()
-        },
+        LENGTH: told(read_json_object(parts.length / length.MANIFEST)),
+        ROUTER: told(read_json_object(parts.router / router.MANIFEST)),
+        "latency": {engine: told(read_json_object(path)) for engine, path in parts.latency.items()},
     }

@@ -85,11 +85,6 @@ def calibrate(
         )
     beside = measured.source.with_name("engine.json")
     engine = engine or (beside if beside.is_file() else None)
-    if engine is None:
-        output.warn(
-            "there is no engine.json: the figures are valid, but the file cannot be used for an"
-            " engine (give --engine)"
-        )
     with tracked(track, f"calibrate {out.stem}", {"kind": model, "steps": steps}) as run:
         result = calibration.calibrate(
             measured,
@@ -99,6 +94,11 @@ def calibrate(
             sharing=None if sharing is None else load_sharing(sharing),
         )
         document = result.document
+        if engine is None:
+            output.warn(
+                "there is no engine.json: the figures are valid, but the file cannot be used for an"
+                " engine (give --engine)"
+            )
         if plot is not None:
             from chimera_train.latency.plot import plot_calibration
 

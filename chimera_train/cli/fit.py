@@ -123,10 +123,6 @@ def average_case(
     for path, recording in zip(requests, recordings, strict=True):
         if "ttft_ms" not in recording:
             raise DataError(f"{path} lacks the column ttft_ms, which the average case needs.")
-        if (recording["ttft_ms"] <= 0).any():
-            raise DataError(
-                f"{path} has requests with a ttft_ms of 0: leave out what was not seen."
-            )
     document = fit_average_case(observed_loads(recordings, window_s), requests).model_dump()
     write_json(out, document)
     Output(as_json=as_json).result(

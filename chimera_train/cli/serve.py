@@ -41,9 +41,15 @@ def _serve(
     from chimera_train.bundle.load import load_bundle
     from chimera_train.config import load_section
     from chimera_train.pool.launch import running_pool
+    from chimera_train.pool.probe import vllm_version
     from chimera_train.pool.schema import load_pool
     from chimera_train.runtime.app import create_app
-    from chimera_train.runtime.build import build_gateway, check_engines, make_endpoint
+    from chimera_train.runtime.build import (
+        build_gateway,
+        changes_since_calibration,
+        check_engines,
+        make_endpoint,
+    )
     from chimera_train.runtime.decisions import DecisionLog
     from chimera_train.runtime.server import bind, run
     from chimera_train.runtime.settings import GatewaySettings
@@ -64,6 +70,9 @@ def _serve(
             log = stack.enter_context(DecisionLog(decisions, about, settings))
         logs = log_dir or Path(tempfile.mkdtemp(prefix="chimera-serve-"))
         running = stack.enter_context(running_pool(engines, log_dir=logs, output=output))
+        versions = [(each.spec, vllm_version(each.base_url)) for each in running]
+        for change in changes_since_calibration(loaded, versions):
+            output.warn(change)
         endpoints = [make_endpoint(loaded, e.spec, e.base_url, e.served_model) for e in running]
         gateway = build_gateway(loaded, endpoints, chosen, settings, log)
         url = f"http://{host}:{listener.getsockname()[1]}/v1"

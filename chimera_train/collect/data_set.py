@@ -11,7 +11,7 @@ from chimera_train.collect import provenance
 from chimera_train.collect.jobs import Job
 from chimera_train.collect.journal import Journal
 from chimera_train.collect.runner import ProgramResult
-from chimera_train.files import read_json, write_json
+from chimera_train.files import read_json_object, write_json
 from chimera_train.predict.tokens import TokenCounter
 from chimera_train.tasks.model import Question
 from chimera_train.traces.schemas import SCHEMA_VERSION
@@ -102,7 +102,7 @@ def is_complete(out: Path) -> bool:
         DataError: its provenance is not readable.
     """
     path = out / provenance.FILE_NAME
-    return path.exists() and read_json(path).get("status") == "complete"
+    return path.exists() and read_json_object(path).get("status") == "complete"
 
 
 def write_data_set(

@@ -20,7 +20,7 @@ from chimera_train.collect.step_log import COLUMNS, StepLogReader
 from chimera_train.collect.step_plan import Cell, plan_passes
 from chimera_train.collect.step_walk import StepsSettings, Walk
 from chimera_train.config import Settings, parse_settings
-from chimera_train.errors import ConfigError, EngineError
+from chimera_train.errors import ConfigError, DataError, EngineError
 from chimera_train.output import Output
 from chimera_train.pool.installation import TESTED_VLLM, is_tested
 from chimera_train.pool.launch import RunningEngine
@@ -151,7 +151,13 @@ class Profile:
         return Walk(passes, self._journal.entries, self._settings)
 
     def _stored_plan(self) -> _Plan:
-        return parse_settings(self._journal.runs[0]["plan"], _Plan, str(self._out))
+        try:
+            return parse_settings(self._journal.runs[0]["plan"], _Plan, str(self._out))
+        except (LookupError, ConfigError) as error:
+            raise DataError(
+                f"The journal in {self._out} does not say what its batches follow from: restore the"
+                " file or collect into another --out."
+            ) from error
 
     def _require_same(self, engine: EngineInfo) -> None:
         """Steps do not depend on the number of KV blocks, which free memory decides anew."""

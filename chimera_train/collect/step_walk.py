@@ -96,7 +96,14 @@ class Walk:
 
 
 def batch_key(entry: Mapping[str, Any]) -> str:
-    """What tells a measured batch from others: its pass and its place there."""
+    """What tells a measured batch from others: its pass and its place there.
+
+    Raises:
+        LookupError, TypeError: it is no measured batch.
+    """
+    Cell(**entry["cell"])
+    if not entry["load_s"] > 0 or any(len(step) != len(COLUMNS) for step in entry["steps"]):
+        raise LookupError("no measured batch")
     return str(entry["batch"])
 
 

@@ -76,6 +76,8 @@ def _windows(
 ) -> Iterator[tuple[float, int, float, bool]]:
     """Rate, requests, mean TTFT, and whether requests piled up, of each window of a recording."""
     arrival_s = recording["arrival_ms"].to_numpy() / 1000
+    if arrival_s[0] == arrival_s[-1]:
+        return  # no time passed, so there is no rate
     ttft_ms = recording["ttft_ms"].to_numpy()
     first_token_s = arrival_s + ttft_ms / 1000
     edges = np.array([arrival_s[0], np.nextafter(arrival_s[-1], np.inf)])

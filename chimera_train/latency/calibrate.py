@@ -12,8 +12,8 @@ import pandas as pd
 
 from chimera_train.config import parse_settings
 from chimera_train.errors import ConfigError, DataError
-from chimera_train.files import read_json, sha256
-from chimera_train.latency.fit import REGIMES, Floats, axis_ranges, check_enough, fit
+from chimera_train.files import read_json, read_json_object, sha256
+from chimera_train.latency.fit import REGIMES, Fit, Floats, axis_ranges, check_enough, fit
 from chimera_train.latency.judge import (
     context_folds,
     cross_validate,
@@ -21,20 +21,21 @@ from chimera_train.latency.judge import (
     repeatability,
     shape_folds,
 )
+from chimera_train.latency.load_constants import (
+    load_constants,
+    mean_context_of_steps,
+    mean_context_of_traces,
+)
 from chimera_train.latency.steps import Steps
 from chimera_train.latency.sums import is_summed, sums_exactly, tells_apart
 from chimera_train.pool.schema import EngineInfo
 from chimera_train.pool.sharing import Sharing
-from chimera_train.predict.step_terms import KINDS, TERMS, compile_model, step_ms
+from chimera_train.predict.step_terms import KINDS, TERMS, compile_model
 from chimera_train.predict.step_time import SCHEMA
-from chimera_train.traces.store import load_traces
 
 __all__ = [
     "Calibration",
     "calibrate",
-    "load_constants",
-    "mean_context_of_steps",
-    "mean_context_of_traces",
     "read_engine",
 ]
 
@@ -98,22 +99,14 @@ def calibrate(
             the kind needs single ones, there are too few steps, batch shapes or contexts, a request
             is longer than the engine's KV cache, or the mean context is unknown.
     """
-    if kind is not None and kind not in KINDS:
-        raise ConfigError(f"Unknown step-time model '{kind}': use auto, {', '.join(KINDS)}.")
+    if kind is not None:
+        _require_possible(kind, steps)
     if traces is not None and engine is None:
         raise ConfigError(
             "Traces can only be used for a known engine: give its engine.json with --engine."
         )
     if sharing is not None:
         _require_measured(sharing, engine)
-    if kind is not None:
-        steps.require(KINDS[kind].needs, f"the model '{kind}'")
-        if is_summed(steps.frame) and not sums_exactly(kind):
-            possible = ", ".join(name for name in KINDS if sums_exactly(name))
-            raise DataError(
-                f"{steps.source} has rows that stand for several steps, but the model '{kind}'"
-                f" needs single ones: use auto, {possible}."
-            )
     check_enough(steps, contexts=kind != "tokens")
     if engine is not None:
         _require_fitting_cache(steps, engine)
@@ -128,68 +121,79 @@ def calibrate(
     judged = {name: candidate.judge(frame) for name, candidate in candidates.items()}
     kind = kind or _simplest_good(judged)
     fitted = fit(kind, frame)
-    document: dict[str, Any] = {
+    document = {
         "schema": SCHEMA,
         "kind": kind,
-        "terms": [
-            {
-                "name": name,
-                "unit": TERMS[name].unit,
-                "coefficient": coefficient,
-                "origin": "fitted",
-            }
-            for name, coefficient in fitted.terms.items()
-        ],
-        "table": None,
-        "engine": None,
-        "device": None,
+        **_model(fitted),
         "source": _source(steps.source),
-        "fitted_on": {
-            "steps": int(frame["n_steps"].sum()) if is_summed(frame) else len(frame),
-            "rows": len(frame),
-            "origins": dict(steps.origins),
-            "source": str(steps.source),
-            "sha256": sha256(steps.source),
-            "ranges": axis_ranges(frame),
-        },
+        "fitted_on": _fitted_on(steps),
         **judged.pop(kind),
         "baselines": judged,
         "repeatability": repeatability(frame),
         "stalls": {"probability": fitted.stall_probability, "mean_ms": fitted.stall_ms},
         "overhead_ms": 0.0,
-        "mean_context_tokens": None,
-        "mean_context_source": None,
-        "max_batch_size": None,
-        "decode_ms_per_token": None,
+        **_of_engine(steps, fitted, engine, traces),
         "device_group": None if sharing is None else sharing.device_group,
         "sharing_curve": None if sharing is None else list(sharing.slowdown),
     }
-    tokens, ms = fitted.table
-    if tokens:
-        document["table"] = {"tokens": list(tokens), "ms": list(ms)}
-    if engine is not None:
-        if traces is None:
-            context = mean_context_of_steps(steps)
-        else:
-            context = mean_context_of_traces(traces, engine.model)
-        max_batch_size, decode_ms_per_token = load_constants(
-            compile_model(fitted.terms, fitted.table), engine, context
-        )
-        document |= {
-            "engine": engine.model_dump(),
-            "device": engine.device,
-            "mean_context_tokens": context,
-            "mean_context_source": "decode steps" if traces is None else "traces",
-            "max_batch_size": max_batch_size,
-            "decode_ms_per_token": decode_ms_per_token,
-        }
     return Calibration(document, candidates[kind].unseen_contexts)
+
+
+def _model(fitted: Fit) -> dict[str, Any]:
+    terms = [
+        {"name": name, "unit": TERMS[name].unit, "coefficient": coefficient, "origin": "fitted"}
+        for name, coefficient in fitted.terms.items()
+    ]
+    tokens, ms = fitted.table
+    return {
+        "terms": terms,
+        "table": {"tokens": list(tokens), "ms": list(ms)} if tokens else None,
+    }
+
+
+def _fitted_on(steps: Steps) -> dict[str, Any]:
+    frame = steps.frame
+    return {
+        "steps": int(frame["n_steps"].sum()) if is_summed(frame) else len(frame),
+        "rows": len(frame),
+        "origins": dict(steps.origins),
+        "source": str(steps.source),
+        "sha256": sha256(steps.source),
+        "ranges": axis_ranges(frame),
+    }
+
+
+def _of_engine(
+    steps: Steps, fitted: Fit, engine: EngineInfo | None, traces: Path | None
+) -> dict[str, Any]:
+    """The engine and the load constants; null of an engine that is not known."""
+    if engine is None:
+        keys = (
+            "engine", "device", "mean_context_tokens", "mean_context_source", "max_batch_size",
+            "decode_ms_per_token",
+        )  # fmt: skip
+        return dict.fromkeys(keys)
+    if traces is None:
+        context = mean_context_of_steps(steps)
+    else:
+        context = mean_context_of_traces(traces, engine.model)
+    max_batch_size, decode_ms_per_token = load_constants(
+        compile_model(fitted.terms, fitted.table), engine, context
+    )
+    return {
+        "engine": engine.model_dump(),
+        "device": engine.device,
+        "mean_context_tokens": context,
+        "mean_context_source": "decode steps" if traces is None else "traces",
+        "max_batch_size": max_batch_size,
+        "decode_ms_per_token": decode_ms_per_token,
+    }
 
 
 def _source(steps: Path) -> str | None:
     """How steps were measured, as the provenance beside them says; None where nothing does."""
     provenance = steps.with_name("provenance.json")
-    return read_json(provenance).get("source") if provenance.is_file() else None
+    return read_json_object(provenance).get("source") if provenance.is_file() else None
 
 
 def _is_possible(kind: str, frame: pd.DataFrame) -> bool:
@@ -218,44 +222,6 @@ def _simplest_good(judged: Mapping[str, Mapping[str, Any]]) -> str:
     return next(kind for kind in KINDS if kind in scores and scores[kind] <= good)
 
 
-def load_constants(
-    compiled: Floats, engine: EngineInfo, mean_context_tokens: float
-) -> tuple[int, float]:
-    """Chimera's constants of an engine (§3.5): ``max_batch_size`` and ``decode_ms_per_token``.
-
-    The first is the number of sequences of mean context that the KV cache holds, at most
-    max_num_seqs and at least 1; the second the time of a decode-only step of that many. Every
-    sequence gains one token in such a step, so it is the time per token and sequence.
-    ``compiled`` is the model as ``compile_model`` makes it.
-    """
-    kv_tokens = engine.num_kv_blocks * engine.block_size
-    batch = max(1, min(engine.max_num_seqs, int(kv_tokens // mean_context_tokens)))
-    return batch, float(step_ms(compiled, 0.0, batch, batch * mean_context_tokens, 0.0))
-
-
-def mean_context_of_traces(directory: Path, model: str) -> float:
-    """Mean context in tokens over the stages that ``model`` ran: the prompt and half the output.
-
-    Raises:
-        DataError: the traces are unreadable or ``model`` ran nothing in them.
-    """
-    traces = load_traces(directory)
-    mine = traces.programs.loc[traces.programs["model"] == model, "program_id"]
-    stages = traces.stages[traces.stages["program_id"].isin(mine) & traces.stages["error"].isna()]
-    if stages.empty:
-        models = ", ".join(sorted(traces.programs["model"].unique()))
-        raise DataError(
-            f"{directory} has no stage of the engine's model '{model}', only of {models}."
-        )
-    return float((stages["prompt_tokens"] + stages["output_tokens"] / 2).mean())
-
-
-def mean_context_of_steps(steps: Steps) -> float:
-    """Mean context in tokens of a sequence in a decode step."""
-    steps.require(["decode_ctx_tokens"], "the mean context (or --traces)")
-    return float(steps.frame["decode_ctx_tokens"].sum() / steps.frame["decode_tokens"].sum())
-
-
 def read_engine(path: Path) -> EngineInfo:
     """Read an ``engine.json``.
 
@@ -264,6 +230,18 @@ def read_engine(path: Path) -> EngineInfo:
         ConfigError: a field is missing, unknown or of a wrong type.
     """
     return parse_settings(read_json(path), EngineInfo, str(path))
+
+
+def _require_possible(kind: str, steps: Steps) -> None:
+    if kind not in KINDS:
+        raise ConfigError(f"Unknown step-time model '{kind}': use auto, {', '.join(KINDS)}.")
+    steps.require(KINDS[kind].needs, f"the model '{kind}'")
+    if is_summed(steps.frame) and not sums_exactly(kind):
+        possible = ", ".join(name for name in KINDS if sums_exactly(name))
+        raise DataError(
+            f"{steps.source} has rows that stand for several steps, but the model '{kind}'"
+            f" needs single ones: use auto, {possible}."
+        )
 
 
 def _require_fitting_cache(steps: Steps, engine: EngineInfo) -> None:

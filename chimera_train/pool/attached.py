@@ -45,8 +45,13 @@ def describe_attached(engine: RunningEngine) -> EngineInfo:
             f"Engine '{name}' is serving {requests:g} requests of others: profile it while it is"
             " idle."
         )
+    if len(caches) != 1:
+        raise EngineError(
+            f"Engine '{name}' shows the KV caches of {len(caches)} engines in /metrics: a profile"
+            " over HTTP needs a vLLM server, without data parallelism."
+        )
+    (cache,) = caches
     try:
-        (cache,) = caches
         return parse_settings(
             {
                 **declared.model_dump(),
@@ -62,7 +67,6 @@ def describe_attached(engine: RunningEngine) -> EngineInfo:
         )
     except (KeyError, ValueError, ConfigError) as error:
         raise EngineError(
-            f"Engine '{name}' does not show its version, max_model_len in /v1/models and the KV"
-            f" cache of one engine in /metrics ({error}): a profile over HTTP needs a vLLM server,"
-            " without data parallelism."
+            f"Engine '{name}' does not show its version, max_model_len in /v1/models and its KV"
+            f" cache in /metrics ({error}): a profile over HTTP needs a vLLM server."
         ) from error

@@ -81,6 +81,11 @@ def metric_samples(base_url: str, engine: str) -> list[Sample]:
         with http_client(base_url) as client:
             text = client.get("../metrics").raise_for_status().text
         return [s for family in text_string_to_metric_families(text) for s in family.samples]
+    except httpx2.HTTPStatusError as error:
+        raise EngineError(
+            f"Engine '{engine}' answered {error.request.url} with status"
+            f" {error.response.status_code}: is it a vLLM server?"
+        ) from error
     except (httpx2.HTTPError, ValueError) as error:
         raise EngineError(
             f"Engine '{engine}' does not show its metrics beside {base_url} ({error}): is it a vLLM"

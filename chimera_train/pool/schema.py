@@ -9,7 +9,10 @@ from pydantic import Field, model_validator
 from chimera_train.config import Settings, load_yaml
 from chimera_train.errors import ConfigError
 
-__all__ = ["Declared", "EngineInfo", "EngineSpec", "Launch", "Pool", "Price", "load_pool"]
+__all__ = [
+    "Declared", "EngineInfo", "EngineSpec", "Launch", "Pool", "Price", "contradictions",
+    "load_pool",
+]  # fmt: skip
 
 
 class Launch(Settings):
@@ -127,6 +130,24 @@ class EngineInfo(Declared):
     block_size: int = Field(gt=0)
     num_kv_blocks: int = Field(gt=0)
     enable_prefix_caching: bool
+
+
+def contradictions(spec: EngineSpec, measured: EngineInfo) -> list[str]:
+    """Where the pool file says another thing of an engine than what it was when it was measured.
+
+    Flags that it leaves to vLLM are not compared, and those that it gives may be resolved to
+    another value by vLLM: what an engine has become is known only once it runs.
+    """
+    said: dict[str, object] = {"model": spec.model}
+    if spec.launch is not None:
+        said |= {name.replace("-", "_"): value for name, value in spec.launch.args.items()}
+    if spec.declared is not None:
+        said |= spec.declared.model_dump()
+    return [
+        f"{name} ({getattr(measured, name)} there, {value} here)"
+        for name, value in said.items()
+        if name in EngineInfo.model_fields and str(getattr(measured, name)) != str(value)
+    ]
 
 
 def load_pool(path: Path) -> Pool:

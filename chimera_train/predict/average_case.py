@@ -55,7 +55,7 @@ class AverageCase(Settings):
 
     Attributes:
         mu_per_s: requests per second that the endpoint completes when it is never idle.
-        k: requests that it serves at once.
+        k: exponent of the load in W, to SFS the requests that are served at once.
         floor_ms: TTFT of a request that finds the endpoint empty.
         floor_ms_s: by how much that rises with every request per second, ms·s.
         mape: mean absolute percentage error of the mean TTFT of a load that was left out of the

@@ -24,7 +24,7 @@ from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import read_json
 from chimera_train.pool.schema import EngineInfo
 from chimera_train.pool.sharing import SharingCurve
-from chimera_train.predict.step_terms import KINDS, TERMS, compile_model, step_ms_of_each
+from chimera_train.predict.step_terms import AXES, KINDS, TERMS, compile_model, step_ms_of_each
 
 __all__ = ["SCHEMA", "StepTimeModel"]
 
@@ -74,14 +74,14 @@ class StepTimeModel:
         Raises:
             DataError: the file is malformed or of a newer schema; its terms are not exactly those
                 of its kind, with their units and finite, non-negative coefficients; its token table
-                is missing, superfluous or falls; its sharing curve does not begin with 1 or falls
-                below it; it was fitted without an engine configuration; or its engine differs from
-                ``expect``, in which
-                case every differing field is named.
+                is missing, superfluous or falls; a range is of no axis or ends before it begins;
+                its sharing curve does not begin with 1 or falls below it; it was fitted without an
+                engine configuration; or its engine differs from ``expect``, in which case every
+                differing field is named.
         """
         document = read_json(path)
         schema = document.get("schema") if isinstance(document, dict) else None
-        if not isinstance(schema, int):
+        if type(schema) is not int or schema < 1:
             raise DataError(f"{path} is not a coefficient file of 'chimera-train calibrate'.")
         if schema > SCHEMA:
             raise DataError(
@@ -111,7 +111,7 @@ class StepTimeModel:
             overhead_ms=file.overhead_ms,
             decode_ms_per_token=file.decode_ms_per_token,
             max_batch_size=file.max_batch_size,
-            ranges=file.fitted_on.ranges,
+            ranges=_checked_ranges(path, file),
             table=_checked_table(path, file),
             sharing_curve=file.sharing_curve or (),
         )
@@ -188,7 +188,7 @@ class _File(_FilePart):
     engine: EngineInfo
     device: str
     fitted_on: _FittedOn
-    overhead_ms: FiniteFloat
+    overhead_ms: FiniteFloat = Field(ge=0)
     decode_ms_per_token: FiniteFloat = Field(gt=0)
     max_batch_size: int = Field(gt=0)
     sharing_curve: SharingCurve | None = None
@@ -236,6 +236,16 @@ def _checked_table(path: Path, file: _File) -> tuple[tuple[float, ...], tuple[fl
             " are not negative and never fall."
         )
     return tuple(tokens), tuple(ms)
+
+
+def _checked_ranges(path: Path, file: _File) -> dict[str, tuple[float, float]]:
+    for name, (low, high) in file.fitted_on.ranges.items():
+        if name not in AXES or low > high:
+            raise DataError(
+                f"{path}: fitted_on.ranges has {name} from {low:g} to {high:g}; it must be one of"
+                f" {', '.join(AXES)}, from the smallest to the largest value."
+            )
+    return file.fitted_on.ranges
 
 
 def _refuse_another_engine(

@@ -1,11 +1,11 @@
 """From a verified bundle and the addresses of running engines to a gateway."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from chimera_train.bundle.load import Bundle
 from chimera_train.errors import ConfigError
-from chimera_train.pool.schema import EngineSpec
+from chimera_train.pool.schema import EngineSpec, contradictions
 from chimera_train.runtime.decisions import DecisionLog
 from chimera_train.runtime.engines import Endpoint
 from chimera_train.runtime.gateway import Gateway
@@ -14,7 +14,7 @@ from chimera_train.runtime.settings import GatewaySettings
 from chimera_train.scheduling.policy import PolicySettings
 from chimera_train.scheduling.scheduler import Scheduler
 
-__all__ = ["build_gateway", "check_engines", "make_endpoint"]
+__all__ = ["build_gateway", "changes_since_calibration", "check_engines", "make_endpoint"]
 
 
 def check_engines(bundle: Bundle, specs: Sequence[EngineSpec]) -> None:
@@ -35,6 +35,25 @@ def check_engines(bundle: Bundle, specs: Sequence[EngineSpec]) -> None:
             raise ConfigError(
                 f"Engine '{spec.name}' serves '{spec.model}', but the {name} was made for "
                 f"'{known[spec.name]}': export a bundle for this pool."
+            )
+
+
+def changes_since_calibration(
+    bundle: Bundle, engines: Iterable[tuple[EngineSpec, str | None]]
+) -> Iterator[str]:
+    """What the user should know of engines that are not as they were when they were measured.
+
+    ``engines`` have the version of vLLM that they run now; None where nothing shows it.
+    """
+    for spec, version in engines:
+        measured = bundle.step_time[spec.name].engine
+        differing = contradictions(spec, measured)
+        if version not in (None, measured.vllm_version):
+            differing.append(f"vllm_version ({measured.vllm_version} there, {version} here)")
+        if differing:
+            yield (
+                f"the step times of engine '{spec.name}' are those of another configuration, it"
+                f" differs in {', '.join(differing)}: calibrate it and export again"
             )
 
 

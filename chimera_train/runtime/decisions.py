@@ -129,7 +129,7 @@ class DecisionLog:
                 pq.write_table(
                     pa.Table.from_pylist(rows, self._schema), temporary, compression="zstd"
                 )
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, ConfigError, pa.ArrowException) as error:
             # Requests are served whether or not they can be logged.
             self.dropped += len(rows)
             _log.error("%d decisions could not be written: %s", len(rows), error)

@@ -41,6 +41,8 @@ HASHED_TOKENS = 16
 
 _REQUIRED = ("arrival_ms", "prompt_tokens", "output_tokens")
 _LARGEST_OVERHEAD_MS = 1000.0
+# No engine computes a token in less: the launch of its kernels alone takes as long.
+_QUICKEST_TOKEN_MS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ def read_requests(path: Path) -> pd.DataFrame:
 
     Raises:
         ConfigError: another kind of file.
-        DataError: it is missing or unreadable, lacks a column, or rows are unusable.
+        DataError: it is missing or unreadable, lacks a column, rows are unusable (how many and why
+            is named), or their times cannot be milliseconds.
     """
     raw = read_any(path)
     missing = [name for name in _REQUIRED if name not in raw]
@@ -80,18 +83,24 @@ def read_requests(path: Path) -> pd.DataFrame:
         raise DataError(
             f"{path} has none of {', '.join(MEASURED)}: there is nothing to compare with."
         )
+    # Without an id, two rows are taken for the same request when they agree in all of this.
+    repeated = raw.duplicated("request_id" if "request_id" in raw else [*_REQUIRED, *measured])
     frame = raw[[*_REQUIRED, *measured]].apply(pd.to_numeric, errors="coerce").astype(float)
     tokens = frame[["prompt_tokens", "output_tokens"]]
+    positive = {"ttft_ms", "e2e_ms"} & set(measured)
     problems = {
         "hold a value that is empty, infinite or not a number": ~np.isfinite(frame).all(axis=1),
         "have a negative time": (frame[["arrival_ms", *measured]] < 0).any(axis=1),
+        "have a ttft_ms or e2e_ms of 0": (frame[list(positive)] == 0).any(axis=1),
+        "repeat an earlier one (a request_id tells equal ones apart)": repeated,
         "have less than one token or a part of one": ((tokens < 1) | (tokens % 1 != 0)).any(axis=1),
     }
-    if {"ttft_ms", "e2e_ms"} <= set(measured):
+    if len(positive) == 2:
         problems["have their first token after their last"] = frame["ttft_ms"] > frame["e2e_ms"]
     found = [f"{int(bad.sum())} {reason}" for reason, bad in problems.items() if bad.any()]
     if found or frame.empty:
         raise DataError(f"{path} has unusable rows: {'; '.join(found) or 'there are none'}.")
+    _require_milliseconds(path, frame)
     frame[["prompt_tokens", "output_tokens"]] = tokens.astype(np.int64)
     if "finish_reason" in raw:
         frame["stops"] = raw["finish_reason"] == "stop"
@@ -100,20 +109,38 @@ def read_requests(path: Path) -> pd.DataFrame:
     return frame.sort_values("arrival_ms", kind="stable", ignore_index=True)
 
 
+def _require_milliseconds(path: Path, frame: pd.DataFrame) -> None:
+    for name in ("ttft_ms", "e2e_ms"):
+        if name not in frame:
+            continue
+        tokens = frame["output_tokens"] if name == "e2e_ms" else 1
+        quickest = float((frame[name] / tokens).quantile(0.1))
+        if quickest < _QUICKEST_TOKEN_MS:
+            raise DataError(
+                f"{path} has a {name} of {quickest:.2g} ms a token or less in a tenth of its rows,"
+                " which no engine reaches: are they seconds?"
+            )
+
+
 def _keys(path: Path, hashes: pd.Series, prompt_tokens: pd.Series) -> list[list[int]]:
     """Equal numbers for equal hashes, whatever those are; as many as whole blocks of the prompt."""
     n_blocks = prompt_tokens.to_numpy() // HASHED_TOKENS
-    lengths = [len(row) if isinstance(row, list | np.ndarray) else -1 for row in hashes]
+    lengths = [len(row) if _is_hashes(row) else -1 for row in hashes]
     wrong = np.flatnonzero(np.array(lengths) != n_blocks)
     if wrong.size:
         row = int(wrong[0])
         raise DataError(
             f"{path} has {wrong.size} rows whose {HASHES} is not a list of one hash for each whole"
-            f" block of {HASHED_TOKENS} prompt tokens, the first in row {row + 1}:"
-            f" {max(lengths[row], 0)} for {prompt_tokens[row]} tokens."
+            f" block of {HASHED_TOKENS} prompt tokens (texts or integers of 64 bits), the first in"
+            f" row {row + 1}: {max(lengths[row], 0)} for {prompt_tokens[row]} tokens."
         )
     codes, _ = pd.factorize(np.array([x for row in hashes for x in row], dtype=object))
     return [part.tolist() for part in np.split(codes, np.cumsum(n_blocks)[:-1])]
+
+
+def _is_hashes(row: Any) -> bool:
+    is_list = isinstance(row, list | np.ndarray)
+    return is_list and all(isinstance(x, str | int | np.integer) for x in row)
 
 
 def replay(model: StepTimeModel, requests: pd.DataFrame, *, overhead_ms: float = 0.0) -> Replay:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from chimera_train.files import write_json
-from chimera_train.latency.calibrate import load_constants
+from chimera_train.latency.load_constants import load_constants
 from chimera_train.pool.schema import EngineInfo
 from chimera_train.predict.step_terms import TERMS, compile_model
 from chimera_train.predict.step_time import SCHEMA, StepTimeModel

@@ -3,10 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from chimera_train.errors import DataError
+from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import (
     atomic_path,
     read_json,
+    read_json_object,
     replaced_directory,
     write_json,
     write_text,
@@ -58,6 +59,27 @@ def test_unusable_json_is_a_data_error(tmp_path: Path, content: bytes | None, re
         path.write_bytes(content)
     with pytest.raises(DataError, match=reason):
         read_json(path)
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "3"])
+def test_json_that_is_no_object_is_a_data_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "value.json").write_text(text)
+    with pytest.raises(DataError, match=r"value\.json is not a JSON object"):
+        read_json_object(tmp_path / "value.json")
+
+
+def test_places_that_cannot_be_written_are_the_users_to_change(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"file cannot be written \(File exists\)"):
+        write_json(tmp_path / "file" / "value.json", {})
+    with (
+        pytest.raises(ConfigError, match=r"below cannot be written \(Not a directory\)"),
+        replaced_directory(tmp_path / "file" / "below" / "result"),
+    ):
+        pass
+    with pytest.raises(ConfigError, match="is a directory: give the path of a file"):
+        write_json(tmp_path, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

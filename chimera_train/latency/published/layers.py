@@ -39,6 +39,8 @@ _IN_EACH_LAYER = {
 }
 _ONCE = ("embedding", "final_layernorm")
 _ONCE_A_SEQUENCE = ("lm_head", "sampler")
+# What the kernel of the smallest layer takes at the least.
+_QUICKEST_US = 0.5
 _GRID = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
 
 
@@ -70,7 +72,11 @@ def read_layer_profile(
     dense_file, sequence_file = (directory / f"tp{tp}_{n}.csv" for n in ("dense", "per_sequence"))
     dense = _layers(dense_file, "tokens", (*_IN_EACH_LAYER, *_ONCE))
     sequence = _layers(sequence_file, "sequences", _ONCE_A_SEQUENCE)
-    grid = _read(directory / f"tp{tp}_attention.csv", (*_GRID, "time_us"))
+    grid_file = directory / f"tp{tp}_attention.csv"
+    grid = _read(grid_file, (*_GRID, "time_us"))
+    repeated = int(grid.duplicated([*_GRID, "time_us"]).sum())
+    if repeated:
+        raise DataError(f"{grid_file} has {repeated} rows that repeat an earlier one.")
 
     chunk, n_decode = grid["prefill_chunk"].to_numpy(), grid["n_decode"].to_numpy()
     tokens, n_seqs = chunk + n_decode, (chunk > 0) + n_decode
@@ -161,6 +167,12 @@ def _read(path: Path, numbers: tuple[str, ...], text: str | None = None) -> pd.D
     bad = ~(np.isfinite(values) & (values >= 0)).all(axis=1) | (values["time_us"] == 0)
     if bad.any():
         raise DataError(f"{path} has {int(bad.sum())} rows with a value that is no time or count.")
+    quickest = float(values["time_us"].quantile(0.1)) if len(values) else np.inf
+    if quickest < _QUICKEST_US:
+        raise DataError(
+            f"{path} has a time_us of {quickest:.2g} or less in a tenth of its rows, which no layer"
+            " reaches: are they milliseconds or seconds?"
+        )
     return frame.assign(**{name: values[name] for name in numbers})
 
 

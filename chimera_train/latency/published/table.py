@@ -22,6 +22,8 @@ __all__ = ["Runs", "batch_rows", "fitted_limits", "read_latency_table", "read_ru
 
 # Two columns that say the same thing, such as a total time and its parts, agree to this share.
 _TOLERANCE = 0.1
+# No engine was ever given more at once, and the steps of each are followed one by one.
+_MOST_REQUESTS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,12 @@ def read_runs(source: Path, where: Mapping[str, str]) -> Runs:
     counts = numbers[[layout.batch, layout.prompt, layout.output]]
     if (counts % 1 > 0).to_numpy().any():
         raise DataError(f"{source} has batch sizes or lengths that are not whole numbers.")
+    largest = int(numbers[layout.batch].max())
+    if largest > _MOST_REQUESTS:
+        raise DataError(
+            f"{source} has a batch of {largest} requests, more than the {_MOST_REQUESTS} of which"
+            " the steps can be followed: check its columns."
+        )
     used, left_out = _consistent(frame.assign(**{str(c): numbers[c] for c in numbers}), layout)
     if used.empty:
         reasons = [f"{n} {reason}" for reason, n in left_out.items() if n]

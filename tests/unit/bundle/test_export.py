@@ -97,6 +97,12 @@ def test_versions_count_up_and_are_never_overwritten(parts: Parts, tmp_path: Pat
     assert (out / "demo" / "9" / "manifest.json").read_bytes() == before
 
 
+def test_a_place_that_cannot_be_written(parts: Parts, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"file.out cannot be written \(Not a directory\)"):
+        export_bundle(parts, "demo", None, tmp_path / "file" / "out")
+
+
 def test_models_with_the_same_tokenizer_share_it(parts: Parts, tmp_path: Path) -> None:
     small = parts.tokenizers["org/small"]
     parts = dataclasses.replace(parts, tokenizers=dict.fromkeys(parts.tokenizers, small))

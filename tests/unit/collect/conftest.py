@@ -16,6 +16,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from chimera_train.collect import alive
+from chimera_train.pool import launch
 from chimera_train.pool.schema import EngineSpec, Pool
 from chimera_train.tasks.model import Question
 from chimera_train.workflows.model import Workflow
@@ -203,6 +205,13 @@ def serving(fake: Fake) -> Iterator[Fake]:
     yield fake
     server.should_exit = True
     thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _seldom_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that start and die within milliseconds are looked at more often than real ones."""
+    monkeypatch.setattr(launch, "_POLL_S", 0.01)
+    monkeypatch.setattr(alive, "_POLL_S", 0.01)
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def test_what_http_does_not_show_must_be_declared(vllm: Any, tmp_path: Path) -> 
     ("change", "words"),
     [
         ({"metrics": {"vllm:num_requests_running": 3.0}}, "serving 3 requests of others"),
-        ({"metrics": {}}, "needs a vLLM server"),
+        ({"metrics": {}}, "shows the KV caches of 0 engines in /metrics: .* needs a vLLM server"),
         ({"metrics": {'vllm:cache_config_info{block_size="None"}': 1.0}}, "needs a vLLM server"),
         ({"MAX_MODEL_LEN": None}, "the engine: max_model_len: input should be a valid integer"),
         ({"metrics": {"no such": "format"}}, "does not show its metrics"),
@@ -104,6 +104,13 @@ def test_engines_that_cannot_be_measured(
         setattr(vllm, name, value)
     with pytest.raises(EngineError, match=words):
         profile(vllm, tmp_path)
+    assert list(tmp_path.glob("*.*")) == []
+
+
+def test_a_server_without_metrics(engine: Any, tmp_path: Path) -> None:
+    spec = EngineSpec(name="a", model="fake", base_url=engine.base_url, declared=DECLARED)
+    with pytest.raises(EngineError, match=r"/metrics with status 404: is it a vLLM server\?"):
+        collect_over_http(Pool(engines=[spec]), "a", tmp_path, StepsSettings(), output=Output())
     assert list(tmp_path.glob("*.*")) == []
 
 

@@ -4,8 +4,9 @@ What a real engine's steps look like: tests/integration.
 """
 
 import json
+import multiprocessing
+import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,13 +21,15 @@ from typer.testing import CliRunner
 from chimera_train.cli.collect import register
 from chimera_train.collect import step_load
 from chimera_train.collect.steps import REGIMES, StepsResult, StepsSettings, collect_steps
-from chimera_train.errors import ConfigError, EngineError
+from chimera_train.errors import ConfigError, DataError, EngineError
 from chimera_train.files import read_json
 from chimera_train.output import Output
 from chimera_train.pool.schema import EngineSpec, Launch, Pool
 from chimera_train.traces.store import read_table
 
 STUB = Path(__file__).parent / "stub_steps"
+# Two batch sizes, where it does not matter that there are few: the load is a third of the usual.
+SMALL = {"max_num_seqs": 2}
 
 
 def profile(out: Path, engine: str = "a", **launch: Any) -> None:
@@ -177,29 +180,29 @@ def test_an_engine_that_varies_uses_the_budget(
 
 
 def test_a_killed_profile_loses_no_batch(stub: Stub) -> None:
-    program = (
-        "import sys; from pathlib import Path\n"
-        "from chimera_train.collect.steps import StepsSettings, collect_steps\n"
-        "from chimera_train.output import Output\n"
-        "from chimera_train.pool.schema import load_pool\n"
-        "collect_steps(load_pool(Path(sys.argv[1])), 'a', Path(sys.argv[2]),"
-        " StepsSettings(), output=Output())"
-    )
-    arguments = [sys.executable, "-c", program, str(stub.pool_file()), str(stub.out)]
+    stub.control(engine=SMALL)
+    stderr = stub.directory / "stderr"
+
+    def collect() -> None:
+        sys.stderr = stderr.open("w")
+        stub.collect()
+
     for number in (signal.SIGKILL, signal.SIGINT):
         old = len(stub.journal()) if stub.out.exists() else 0
-        process = subprocess.Popen(arguments, stderr=subprocess.PIPE)
+        # Forked, so that it need not import everything again.
+        process = multiprocessing.get_context("fork").Process(target=collect)
+        process.start()
         while not stub.out.exists() or len(stub.journal()) < old + 20:
-            assert process.poll() is None
+            assert process.is_alive()
             time.sleep(0.01)
-        process.send_signal(number)
-        _, stderr = process.communicate()
-        assert process.returncode != 0
+        os.kill(process.pid or 0, number)
+        process.join()
+        assert process.exitcode != 0
         partial = stub.out / "provenance.json"
         if number == signal.SIGKILL:
             assert not partial.exists()
             continue
-        assert b"holds a part of the profile" in stderr
+        assert "holds a part of the profile" in " ".join(stderr.read_text().split())
         assert stub.provenance()["status"] == "partial"
         steps = [step for entry in stub.journal() for step in entry["steps"]]
         assert len(read_table(stub.out, "steps")) == len(steps)
@@ -214,15 +217,34 @@ def test_a_killed_profile_loses_no_batch(stub: Stub) -> None:
 
 
 def test_an_engine_that_dies_keeps_what_was_measured_and_can_be_started_again(stub: Stub) -> None:
-    stub.control(dies_after=60)
+    stub.control(dies_after=40, engine=SMALL)
     with pytest.raises(EngineError, match=r"(?s)'a' ended by SIGKILL.*imaginary memory"):
         stub.collect()
     assert stub.provenance()["status"] == "partial"
     kept = len(stub.journal())
     assert kept > 10
-    stub.control()
+    stub.control(engine=SMALL)
     assert stub.collect().is_complete
     assert len(stub.journal()) > kept
+
+
+def test_a_damaged_journal_is_refused(stub: Stub) -> None:
+    stub.control(dies_after=30, engine=SMALL)
+    with pytest.raises(EngineError):
+        stub.collect()
+    path = stub.out / "journal.jsonl"
+    lines = path.read_text().splitlines()
+    run, batch = json.loads(lines[1]), json.loads(lines[2])
+    for damaged, words in (
+        ([lines[0], json.dumps({"run": {**run["run"], "plan": None}}), *lines[2:]], "follow from"),
+        ([lines[0], *lines[2:]], "follow from"),
+        ([*lines[:2], json.dumps({**batch, "steps": [[1, 2]]}), *lines[3:]], r":3 is not a line"),
+        ([*lines[:2], json.dumps({**batch, "cell": {}}), *lines[3:]], r":3 is not a line"),
+        ([*lines[:2], json.dumps({**batch, "load_s": "?"}), *lines[3:]], r":3 is not a line"),
+    ):
+        path.write_text("\n".join(damaged) + "\n")
+        with pytest.raises(DataError, match=words):
+            stub.collect()
 
 
 def test_an_engine_that_refuses(stub: Stub) -> None:
@@ -233,7 +255,7 @@ def test_an_engine_that_refuses(stub: Stub) -> None:
 
 
 def test_steps_of_other_settings_or_another_engine_are_refused(stub: Stub) -> None:
-    stub.control(dies_after=60)
+    stub.control(dies_after=40, engine=SMALL)
     with pytest.raises(EngineError):
         stub.collect()
     before = {path: path.read_bytes() for path in stub.out.glob("*.*")}
@@ -243,12 +265,12 @@ def test_steps_of_other_settings_or_another_engine_are_refused(stub: Stub) -> No
     with pytest.raises(ConfigError, match=r"launch.args.max_num_seqs is 9, was None"):
         stub.collect()
     stub.args = {}
-    stub.control(engine={"max_model_len": 512})
+    stub.control(engine={**SMALL, "max_model_len": 512})
     with pytest.raises(ConfigError, match="another engine: max_model_len is 512, was 256"):
         stub.collect()
     assert {path: path.read_bytes() for path in stub.out.glob("*.*")} == before
     # How much memory was free says nothing about the steps.
-    stub.control(engine={"num_kv_blocks": 90})
+    stub.control(engine={**SMALL, "num_kv_blocks": 90})
     assert stub.collect().engine.num_kv_blocks == 100
 
 

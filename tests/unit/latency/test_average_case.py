@@ -179,9 +179,13 @@ def test_too_few_rates_or_no_ttft_write_nothing(app: typer.Typer, tmp_path: Path
     few = write(tmp_path / "few.jsonl", frame)
     none = write(tmp_path / "none.jsonl", frame.drop(columns="ttft_ms"), e2e_ms=1.0)
     zero = write(tmp_path / "zero.jsonl", frame.assign(ttft_ms=0.0))
+    at_once = write(
+        tmp_path / "at-once.jsonl", frame.assign(arrival_ms=0.0, request_id=range(3600))
+    )
     out = tmp_path / "endpoint.json"
     for requests, words in (
-        (zero, "a ttft_ms of 0"),
+        (at_once, "0 arrival rates of at least 30"),
+        (zero, "a ttft_ms or e2e_ms of 0"),
         (few, "1 arrival rates of at least 30"),
         (none, "lacks the column"),
     ):

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from chimera_train.cli import calibrate as command
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import read_json, write_json
-from chimera_train.latency.calibrate import (
-    calibrate,
+from chimera_train.latency.calibrate import calibrate
+from chimera_train.latency.load_constants import (
     load_constants,
     mean_context_of_steps,
     mean_context_of_traces,
@@ -281,6 +281,17 @@ def test_a_profile_that_was_cut_short_is_used_and_said(
     write_json(tmp_path / "provenance.json", {"status": status})
     _, stderr = run("--steps", tmp_path, "--out", tmp_path / "model.json")
     assert ("holds a part of a profile" in stderr) is is_said
+
+
+@pytest.mark.parametrize("provenance", ["[]", "{"])
+def test_a_damaged_provenance_is_refused(
+    tmp_path: Path, steps_frame: Make, provenance: str
+) -> None:
+    write_table(tmp_path, "steps", steps_frame().to_dict("records"))
+    (tmp_path / "provenance.json").write_text(provenance)
+    with pytest.raises(DataError, match=r"provenance\.json is not"):
+        run("--steps", tmp_path, "--out", tmp_path / "model.json")
+    assert not (tmp_path / "model.json").exists()
 
 
 def test_bad_input_writes_nothing(tmp_path: Path, steps_frame: Make, engine: EngineInfo) -> None:

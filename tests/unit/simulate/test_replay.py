@@ -17,6 +17,8 @@ from chimera_train.latency.calibrate import calibrate
 from chimera_train.latency.steps import Steps
 from chimera_train.simulate.replay import fit_overhead, judge, read_requests, replay
 
+TIMES = {"ttft_ms": 50.0, "tpot_ms": 10.0, "e2e_ms": 60.0}
+
 
 def requests(n=40, *, seed=0, gap_ms=30.0):
     rng = np.random.default_rng(seed)
@@ -167,6 +169,11 @@ def test_requests_are_read_in_order_of_arrival(tmp_path, step_time, name):
         ({"e2e_ms": None, "ttft_ms": None, "tpot_ms": None}, "nothing to compare"),
         ({"e2e_ms": "soon"}, "40 hold a value that is empty, infinite or not a number"),
         ({"e2e_ms": -1.0}, "40 have a negative time"),
+        ({"ttft_ms": 0.0}, "40 have a ttft_ms or e2e_ms of 0"),
+        ({"ttft_ms": 1e-3, "e2e_ms": 0.02}, r"a ttft_ms of 0\.001 ms .*: are they seconds\?"),
+        ({"ttft_ms": 1.0, "e2e_ms": 1.2}, r"a e2e_ms of .*: are they seconds\?"),
+        ({"request_id": "a"}, "39 repeat an earlier one"),
+        ({"arrival_ms": 0.0, "prompt_tokens": 3, "output_tokens": 2, **TIMES}, "39 repeat an"),
         ({"output_tokens": 0}, "40 have less than one token"),
         ({"prompt_tokens": 1.5}, "40 have less than one token or a part of one"),
         ({"ttft_ms": 1e9}, "40 have their first token after their last"),
@@ -178,6 +185,14 @@ def test_unusable_requests_are_refused(tmp_path, step_time, change, message):
     dropped = [name for name, value in change.items() if value is None]
     with pytest.raises(DataError, match=message):
         read_requests(write(tmp_path / "r.jsonl", frame.drop(columns=dropped)))
+
+
+@pytest.mark.parametrize("hashes", [["a"], [["a"], ["b"]], [1, None], [0.5, 1.5]])
+def test_hashes_that_are_none_are_refused(tmp_path, hashes):
+    row = {"arrival_ms": 0.0, "prompt_tokens": 40, "output_tokens": 1, "e2e_ms": 9.0}
+    (tmp_path / "r.jsonl").write_text(json.dumps({**row, "prompt_block_hashes": hashes}) + "\n")
+    with pytest.raises(DataError, match=r"not a list of one hash .* \(texts or integers"):
+        read_requests(tmp_path / "r.jsonl")
 
 
 def test_files_that_are_no_requests_are_refused(tmp_path, step_time):

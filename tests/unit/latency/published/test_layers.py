@@ -60,6 +60,8 @@ def test_by_hand(profile: Path) -> None:
         ("tp1_dense.csv", "act_fn,65", "act_fn,64", DataError, "lacks a layer for some"),
         ("tp1_attention.csv", "16,100", "16,-1", DataError, "has 1 rows with a value that is no"),
         ("tp1_attention.csv", "16,100", "16,soon", DataError, "has 1 rows with a value that is no"),
+        ("tp1_attention.csv", "0,0,4,16,400", "0,0,1,16,100", DataError, "1 rows that repeat an"),
+        ("tp1_attention.csv", "00\n", "e-3\n", DataError, "are they milliseconds or seconds"),
         ("tp1_per_sequence.csv", "time_us", "us", DataError, r"lacks the column\(s\) time_us"),
     ],
 )

@@ -171,6 +171,12 @@ def test_bad_tables_write_nothing(tmp_path: Path) -> None:
         (two, ["Framework"], ConfigError, "--where Framework: give COLUMN=VALUE, each column once"),
         (negative, [], DataError, "unusable rows: in 2 Latency is not a number above 0"),
         (table.assign(**{"Batch Size": 1.5}), [], DataError, "that are not whole numbers"),
+        (
+            table.assign(**{"Batch Size": 10**9}),
+            [],
+            DataError,
+            "batch of 1000000000 requests, more",
+        ),
         (empty, [], DataError, "unusable rows: in 1 Throughput is not a number above 0"),
         (milliseconds, [], DataError, "not milliseconds: a tenth of them take .*seconds"),
         (table.drop(columns="Latency"), [], DataError, "has no known set of columns: wanted are"),

@@ -61,7 +61,7 @@ def complete(n_seqs, prompt_tokens, output_tokens):
     for _ in range(output_tokens - 1):
         with lock:
             record(decoding)
-        time.sleep(0.0005)
+        time.sleep(0.0002)
     with lock:
         if output_tokens > 1:
             decoding.clear()
