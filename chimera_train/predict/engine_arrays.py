@@ -20,6 +20,7 @@ __all__ = [
     "CHUNKED",
     "COMPUTED",
     "COUNT_ENTRIES",
+    "ENDS",
     "EXPECTED",
     "EXTRAPOLATED",
     "FIRST_TOKEN",
@@ -83,6 +84,8 @@ RUNNING, WAITING = range(2)
 # the step-time model was fitted on.
 N_RUNNING, N_WAITING, N_STALE, FREE_BLOCKS, STEPS, EXTRAPOLATED = range(6)
 COUNT_ENTRIES = 6
+# Entry of ``step`` and ``ahead`` behind the features: requests that get their last token.
+ENDS = 4
 # Entries of ``limits``. CHUNKED: whether a prompt may be computed in several steps. ASYNC: whether
 # a step is planned while its predecessor runs. CACHING: whether it is known which block holds what.
 MAX_SEQS, MAX_TOKENS, BLOCK_SIZE, CHUNKED, ASYNC, CACHING = range(6)
@@ -98,7 +101,7 @@ class EngineArrays(NamedTuple):
         queues: slots, shape (2, capacity).
         counts: shape (6,).
         step: features of the step under way, as the step-time model has them: prefill_tokens,
-            decode_tokens, decode_ctx_tokens, prefill_attn. Shape (4,).
+            decode_tokens, decode_ctx_tokens, prefill_attn; and ENDS. Shape (5,).
         ahead: those of the step planned behind it; zeros if none is.
         finished: slots that the last step finished are the first of these, shape (capacity,).
         room: scratch, shape (block_size,).

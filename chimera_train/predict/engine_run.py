@@ -12,8 +12,8 @@ from chimera_train.predict.engine_arrays import (
     BLOCK_SIZE,
     BLOCKS,
     CACHING,
-    CHUNK,
     COMPUTED,
+    ENDS,
     EXTRAPOLATED,
     FREE_BLOCKS,
     GENERATED,
@@ -35,7 +35,6 @@ from chimera_train.predict.engine_step import (
     begin_step,
     blocks_of,
     end_step,
-    ends,
 )
 from chimera_train.predict.step_terms import extrapolates, step_ms
 
@@ -71,7 +70,7 @@ def advance(
         duration_ms = step_ms(compiled, prefill, decode, context, attention)
         engine.counts[EXTRAPOLATED] += extrapolates(compiled, prefill, decode, context, attention)
         end_ms = now_ms + duration_ms * slowdown
-        if end_ms >= horizon_ms or _finishes_any(engine):
+        if end_ms >= horizon_ms or _may_finish(engine):
             return now_ms, duration_ms
         end_step(engine, end_ms)
         now_ms = end_ms
@@ -146,11 +145,14 @@ def decode_steps(
         _grow_cached(engine, done)
     else:
         _grow(engine, done)
+    n_ending = 0
     for slot in running:
         requests[COMPUTED, slot] += done
         requests[GENERATED, slot] += done
+        n_ending += requests[GENERATED, slot] + 1 == requests[OUTPUT, slot]
     if engine.limits[ASYNC]:
         engine.ahead[2] = context
+        engine.ahead[ENDS] = n_ending
     counts[STEPS] += done
     return now_ms
 
@@ -202,15 +204,8 @@ def _steps_in_memory(engine: EngineArrays, steps: int) -> int:
 
 
 @in_place
-def _finishes_any(engine: EngineArrays) -> bool:
+def _may_finish(engine: EngineArrays) -> bool:
     """Whether the step under way finishes a request, or may, or is the last there is."""
     counts = engine.counts
-    if counts[N_STALE] > 0 or counts[N_RUNNING] + counts[N_WAITING] == 0:
-        return True
-    requests = engine.requests
-    for slot in engine.queues[RUNNING, : counts[N_RUNNING]]:
-        tokens = requests[PROMPT, slot] + requests[GENERATED, slot]
-        last = requests[PROMPT, slot] + requests[OUTPUT, slot]
-        if ends(requests[COMPUTED, slot], tokens, requests[CHUNK, slot], last):
-            return True
-    return False
+    is_last = counts[N_RUNNING] + counts[N_WAITING] == 0
+    return engine.step[ENDS] > 0 or counts[N_STALE] > 0 or is_last

@@ -46,6 +46,7 @@ from chimera_train.predict.engine_arrays import (
     CHUNK,
     CHUNKED,
     COMPUTED,
+    ENDS,
     FIRST_TOKEN,
     FREE_BLOCKS,
     GENERATED,
@@ -99,36 +100,36 @@ def begin_step(engine: EngineArrays, now_ms: float) -> bool:
     """
     planned = _tokens(engine.ahead) > 0
     if planned:
-        for feature in range(4):
+        for feature in range(engine.step.size):
             engine.step[feature] = engine.ahead[feature]
             engine.ahead[feature] = 0.0
-    else:
-        plan_step(engine, CHUNK)
-    requests, times = engine.requests, engine.times
-    for slot in engine.queues[RUNNING, : engine.counts[N_RUNNING]]:
-        if planned:
+        requests, times = engine.requests, engine.times
+        for slot in engine.queues[RUNNING, : engine.counts[N_RUNNING]]:
             requests[CHUNK, slot] = requests[AHEAD, slot]
             requests[AHEAD, slot] = 0
-        if requests[CHUNK, slot] > 0 and np.isnan(times[START, slot]):
-            times[START, slot] = now_ms
+            if requests[CHUNK, slot] > 0 and np.isnan(times[START, slot]):
+                times[START, slot] = now_ms
+    else:
+        plan_step(engine, CHUNK, now_ms)
     if engine.limits[ASYNC] and _tokens(engine.step) > 0:
-        plan_step(engine, AHEAD)
+        plan_step(engine, AHEAD, np.nan)
     return _tokens(engine.step) > 0
 
 
 @in_place
-def plan_step(engine: EngineArrays, row: int) -> None:
+def plan_step(engine: EngineArrays, row: int, start_ms: float) -> None:
     """Give the running requests their tokens in the next step, admit waiting ones.
 
-    ``row`` is CHUNK to plan what becomes the step under way, and AHEAD to plan behind it; ``step``
-    or ``ahead`` become the features.
+    ``row`` is CHUNK to plan what becomes the step under way, which starts at ``start_ms``, and
+    AHEAD to plan behind it, which starts nobody knows when (NaN); ``step`` or ``ahead`` become its
+    features.
     """
     budget, preempted = _schedule_running(engine, row)
     if not preempted:
-        _admit_waiting(engine, row, budget)
+        _admit_waiting(engine, row, budget, start_ms)
     requests = engine.requests
     features = engine.ahead if row == AHEAD else engine.step
-    for feature in range(4):
+    for feature in range(features.size):
         features[feature] = 0.0
     for slot in engine.queues[RUNNING, : engine.counts[N_RUNNING]]:
         chunk = requests[row, slot]
@@ -138,6 +139,9 @@ def plan_step(engine: EngineArrays, row: int) -> None:
             requests[COMPUTED, slot],
             requests[PROMPT, slot] + requests[GENERATED, slot],
             requests[CHUNK, slot] if row == AHEAD else 0,
+        )
+        features[ENDS] += ends(
+            computed, tokens, chunk, requests[PROMPT, slot] + requests[OUTPUT, slot]
         )
         if tokens > requests[PROMPT, slot] and tokens - computed == 1:
             features[1] += 1
@@ -264,7 +268,7 @@ def _schedule_running(engine: EngineArrays, row: int) -> tuple[int, bool]:
 
 
 @in_place
-def _admit_waiting(engine: EngineArrays, row: int, budget: int) -> None:
+def _admit_waiting(engine: EngineArrays, row: int, budget: int, start_ms: float) -> None:
     limits, requests, counts = engine.limits, engine.requests, engine.counts
     running, waiting = engine.queues[RUNNING], engine.queues[WAITING]
     admitted = 0
@@ -285,6 +289,8 @@ def _admit_waiting(engine: EngineArrays, row: int, budget: int) -> None:
         if limits[CACHING]:
             key_blocks(engine, slot, hit + chunk)
         requests[row, slot] = chunk
+        if np.isnan(engine.times[START, slot]):
+            engine.times[START, slot] = start_ms
         budget -= chunk
         running[counts[N_RUNNING]] = slot
         counts[N_RUNNING] += 1

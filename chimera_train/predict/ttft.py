@@ -125,8 +125,8 @@ def _estimate(
         np.empty((2, capacity)),
         np.empty((2, capacity), dtype=np.int64),
         np.empty_like(state.counts),
-        np.empty(4),
-        np.empty(4),
+        np.empty_like(state.step),
+        np.empty_like(state.ahead),
         np.empty(capacity, dtype=np.int64),
         np.empty(state.limits[BLOCK_SIZE], dtype=np.int64),
         state.blocks,
@@ -171,7 +171,7 @@ def copy_expected(state: EngineArrays, scratch: EngineArrays, longest: int) -> N
     for limit in range(state.limits.size):
         scratch.limits[limit] = state.limits[limit]
     scratch.limits[CACHING] = 0
-    for feature in range(4):
+    for feature in range(state.ahead.size):
         scratch.ahead[feature] = state.ahead[feature]
 
 
@@ -192,7 +192,7 @@ def first_and_last_ms(
     new = counts[N_RUNNING] + counts[N_WAITING]
     if engine.limits[ASYNC] and busy_ms > 0 and engine.ahead[0] + engine.ahead[1] == 0:
         # The step behind the one under way was planned before the new request came.
-        plan_step(engine, AHEAD)
+        plan_step(engine, AHEAD, np.nan)
     end_step(engine, 0.0)
     for row in range(REQUEST_ROWS):
         requests[row, new] = 0

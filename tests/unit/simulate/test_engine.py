@@ -109,7 +109,7 @@ def test_every_step_equals_the_reference(step_time, calls, limits):
         is_step = engine_step.begin_step(arrays, float(now))
         expected = ahead if ahead else (reference.schedule(), dict(reference.scheduled))
         assert is_step == bool(expected[1])
-        assert tuple(arrays.step) == pytest.approx(expected[0])
+        assert tuple(arrays.step[:4]) == pytest.approx(expected[0])
         for call in expected[1]:
             started.setdefault(call.number, now)
         ahead = None
@@ -184,7 +184,7 @@ def test_a_prompt_in_chunks_then_one_token_a_step(step_time):
     features = []
     while engine.has_work:
         engine_step.begin_step(engine.arrays, 0.0)
-        features.append(tuple(engine.arrays.step))
+        features.append(tuple(engine.arrays.step[:4]))
         engine.end_step(0.0)
     # n c + n (n + 1) / 2: 36; 8 * 8 + 36; 4 * 16 + 10. The last of 3 tokens is sampled, not fed.
     assert features == [(8, 0, 0, 36), (8, 0, 0, 100), (4, 0, 0, 74), (0, 1, 20, 0), (0, 1, 21, 0)]
