@@ -14,7 +14,7 @@ from chimera_train.simulate.metrics import FIGURES
 from chimera_train.simulate.settings import SweepSettings
 from chimera_train.simulate.sweep import SweepResult
 
-__all__ = ["RESULTS_SCHEMA", "figures_by_cell", "write_programs", "write_sweep"]
+__all__ = ["RESULTS_SCHEMA", "figures_by_cell", "write_cells", "write_programs", "write_sweep"]
 
 RESULTS_SCHEMA = 1
 
@@ -22,9 +22,7 @@ RESULTS_SCHEMA = 1
 def write_sweep(result: SweepResult, settings: SweepSettings, directory: Path) -> list[Path]:
     """Write ``cells.csv``, ``runs.parquet``, ``frontier.png`` and, last, ``cells.json``."""
     files = [directory / name for name in ("cells.csv", "runs.parquet", "frontier.png")]
-    write_text(
-        files[0], pd.json_normalize([_flat(cell) for cell in result.cells]).to_csv(index=False)
-    )
+    write_cells(result.cells, files[0])
     _write_parquet(result.runs, files[1])
     plot_frontier(result.cells, files[2])
     path = directory / "cells.json"
@@ -40,6 +38,11 @@ def write_sweep(result: SweepResult, settings: SweepSettings, directory: Path) -
         },
     )
     return [*files, path]
+
+
+def write_cells(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write a CSV with a row for each of ``cells``, the ends of intervals as ``*_ci_low|high``."""
+    write_text(path, pd.json_normalize([_flat(cell) for cell in cells]).to_csv(index=False))
 
 
 def figures_by_cell(cells: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
@@ -60,7 +63,7 @@ def write_programs(programs: pd.DataFrame, directory: Path) -> Path:
     return path
 
 
-def _flat(cell: dict[str, Any]) -> dict[str, Any]:
+def _flat(cell: Mapping[str, Any]) -> dict[str, Any]:
     ends = {
         f"{name}_{end}": interval[i]
         for name, interval in cell["ci"].items()
