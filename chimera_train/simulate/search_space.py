@@ -105,8 +105,8 @@ def search_space(objective: ObjectiveSettings) -> tuple[SearchSpace, list[Policy
             )
         if not orders[kind]:
             raise ConfigError(
-                f"kinds of the objective: '{kind}' needs 'router' and 'length', directories of 'fit router' and"
-                " 'fit length'."
+                f"kinds of the objective: '{kind}' needs 'router' and 'length', directories of"
+                " 'fit router' and 'fit length'."
             )
     wanted = {
         kind: found

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from chimera_train.files import atomic_path
 from chimera_train.simulate.objective import ObjectiveSettings
+from chimera_train.simulate.panels import half_widths, panel_figure, save_png
 
 __all__ = ["plot_tune"]
 
@@ -22,11 +21,10 @@ def plot_tune(document: Mapping[str, Any], objective: ObjectiveSettings, path: P
         path: of the PNG.
     """
     beside = list(objective.subject_to) or ["latency_per_token_ms"]
-    figure = Figure(figsize=(1 + 5 * len(beside), 4.5), layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(beside), squeeze=False)[0], beside, strict=True):
+    figure, panels = panel_figure(len(beside))
+    for axes, name in zip(panels, beside, strict=True):
         _draw(axes, name, document, objective)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=120, format="png")
+    save_png(figure, path)
 
 
 def _draw(axes: Axes, name: str, document: Mapping[str, Any], objective: ObjectiveSettings) -> None:
@@ -44,13 +42,13 @@ def _draw(axes: Axes, name: str, document: Mapping[str, Any], objective: Objecti
         label="frontier",
     )
     validated = document["validated"]
-    ends = [validated["ci"][axis] for axis in (name, objective.figure)]
+    xerr, yerr = half_widths([validated["ci"][axis] for axis in (name, objective.figure)])
     (x,), (y,) = _points([validated], name, objective)
     axes.errorbar(
         x,
         y,
-        xerr=(ends[0][1] - ends[0][0]) / 2,
-        yerr=(ends[1][1] - ends[1][0]) / 2,
+        xerr=xerr,
+        yerr=yerr,
         fmt="*",
         markersize=12,
         color="crimson",
