@@ -58,7 +58,8 @@ class ObjectiveSettings(SimulationSettings):
         maximize: the figure that shall be large, or
         minimize: the one that shall be small.
         subject_to: bounds by figure.
-        kinds: the kinds of policies to search; null is all that the inputs allow.
+        kinds: the kinds of policies to search; null is all that the inputs allow and the gateway
+            can serve.
         trials: how many settings are tried.
         search_seeds: each trial is the mean over the seeds 0, …, ``search_seeds`` − 1.
         validation_seeds: the best are judged on this many seeds after those.

@@ -1,17 +1,25 @@
 """Which settings of which policies ``simulate tune`` tries.
 
-A kind of policy is searched if the table has an entry for it. ``window`` stays the engine's own
+A kind of policy can be searched if the table has an entry for it. ``window`` stays the engine's own
 limit, which is what its load constants were calibrated for.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from optuna.trial import Trial
 
 from chimera_train.errors import ConfigError
-from chimera_train.scheduling.policy import Chimera, PolicySettings, RoundRobin, ShortestQueue
+from chimera_train.scheduling.policy import (
+    Chimera,
+    LatencyAgnostic,
+    PolicySettings,
+    RoundRobin,
+    Sfs,
+    ShortestQueue,
+    StaticPrior,
+)
 from chimera_train.simulate.objective import ObjectiveSettings
 
 __all__ = ["SearchSpace", "search_space"]
@@ -26,22 +34,55 @@ def _one_of(*values: str) -> Callable[[Trial, str], str]:
     return lambda trial, name: trial.suggest_categorical(name, values)
 
 
-#: The settings that each kind of policy has beside the order of its queues.
-_SETTINGS: Mapping[Callable[..., PolicySettings], Mapping[str, Callable[[Trial, str], Any]]] = {
-    RoundRobin: {},
-    ShortestQueue: {},
-    Chimera: {
-        "tau": _real(0.01, 64.0, log=True),  # with 64 the load hardly counts, as with infinity
-        "delta_s": _real(0.0, 0.5),
-        "load": _one_of("inflight", "inflight+self"),
-        "upgrade": _one_of("margin", "argmax"),
-    },
-}
-_ORDERS = ("fcfs", "stjf")
-_AGING = (1, 256)
+class _Kind(NamedTuple):
+    """A kind of policy.
 
-_POLICIES: Mapping[str, Callable[..., PolicySettings]] = {
-    policy().kind: policy for policy in _SETTINGS
+    Attributes:
+        default: how it is without a search.
+        settings: what is searched beside the order of the queues.
+        served: whether the gateway can serve it, or it can be simulated only.
+    """
+
+    default: PolicySettings
+    settings: Mapping[str, Callable[[Trial, str], Any]]
+    served: bool = True
+
+
+_ORDERS: tuple[Literal["fcfs", "stjf"], ...] = ("fcfs", "stjf")
+_AGING = (1, 256)
+_COST_WEIGHT = _real(1e-5, 0.1, log=True)
+_TTFT_TARGET_MS = _real(10.0, 60_000.0, log=True)
+_KINDS: Mapping[str, _Kind] = {
+    kind.default.kind: kind
+    for kind in (
+        _Kind(RoundRobin(), {}),
+        _Kind(ShortestQueue(), {}),
+        _Kind(
+            Chimera(),
+            {
+                "tau": _real(0.01, 64.0, log=True),  # with 64 the load hardly counts
+                "delta_s": _real(0.0, 0.5),
+                "load": _one_of("inflight", "inflight+self"),  # with sfs it cannot be served
+                "upgrade": _one_of("margin", "argmax"),
+            },
+        ),
+        _Kind(LatencyAgnostic(), {"cost_weight": _COST_WEIGHT}, served=False),
+        _Kind(
+            StaticPrior(ttft_target_ms=1000.0),
+            {"cost_weight": _COST_WEIGHT, "ttft_target_ms": _TTFT_TARGET_MS},
+            served=False,
+        ),
+        _Kind(
+            Sfs(ttft_target_ms=1000.0),
+            {
+                "cost_weight": _COST_WEIGHT,
+                "ttft_target_ms": _TTFT_TARGET_MS,
+                "latency_weight_per_s": _real(0.0, 1.0),
+                "overload": _one_of("least_late", "shortest_queue", "best_effort"),
+            },
+            served=False,
+        ),
+    )
 }
 
 
@@ -63,14 +104,14 @@ class SearchSpace:
         }
         if values["order"] != "fcfs":  # without effect there
             values["aging"] = trial.suggest_int(f"{kind}.aging", *_AGING, log=True)
-        policy = _POLICIES[kind]
-        for name, suggest in _SETTINGS[policy].items():
+        default, settings, _ = _KINDS[kind]
+        for name, suggest in settings.items():
             values[name] = suggest(trial, f"{kind}.{name}")
-        return policy(**values)
+        return default.model_copy(update=values)
 
     def parameters(self, policy: PolicySettings) -> dict[str, Any]:
         """What ``suggest`` takes from a trial to return ``policy``."""
-        names = ["order", "aging", *_SETTINGS[type(policy)]]
+        names = ["order", "aging", *_KINDS[policy.kind].settings]
         values = {f"{policy.kind}.{name}": getattr(policy, name) for name in names}
         return {"kind": policy.kind, **values}
 
@@ -95,8 +136,10 @@ def search_space(objective: ObjectiveSettings) -> tuple[SearchSpace, list[Policy
         )
 
     orders = {
-        kind: tuple(order for order in _ORDERS if possible(policy(order=order)))
-        for kind, policy in _POLICIES.items()
+        name: tuple(
+            order for order in _ORDERS if possible(kind.default.model_copy(update={"order": order}))
+        )
+        for name, kind in _KINDS.items()
     }
     for kind in objective.kinds or ():
         if kind not in orders:
@@ -108,13 +151,10 @@ def search_space(objective: ObjectiveSettings) -> tuple[SearchSpace, list[Policy
                 f"kinds of the objective: '{kind}' needs 'router' and 'length', directories of"
                 " 'fit router' and 'fit length'."
             )
-    wanted = {
-        kind: found
-        for kind, found in orders.items()
-        if found and (objective.kinds is None or kind in objective.kinds)
-    }
+    kinds = objective.kinds or [name for name, kind in _KINDS.items() if kind.served]
+    wanted = {kind: orders[kind] for kind in orders if kind in kinds and orders[kind]}
     baselines: list[PolicySettings] = [RoundRobin(), ShortestQueue(), ShortestQueue(order="stjf")]
-    defaults = [_POLICIES[kind]() for kind in wanted]
+    defaults = [_KINDS[kind].default for kind in wanted]
     return SearchSpace(wanted), [
         policy for policy in dict.fromkeys([*baselines, *defaults]) if possible(policy)
     ]

@@ -163,6 +163,16 @@ def test_only_the_wanted_kinds_are_searched(objective, load, tmp_path):
     assert result.baselines[0].policy.kind == "round_robin"
 
 
+def test_what_cannot_be_served_is_searched_only_if_it_is_named(objective, load, tmp_path):
+    settings = load(objective)
+    space, _ = search_space(settings)
+    assert list(space.orders) == ["round_robin", "shortest_queue", "chimera"]
+    named = settings.model_copy(update={"kinds": ["latency_agnostic", "static_prior", "sfs"]})
+    result = tuning.tune(named, tmp_path / "out")
+    assert result.policy.kind in named.kinds
+    assert result.validated.figures["score"] > 0.8
+
+
 def test_a_policy_and_its_parameters_are_the_same(objective, load):
     space, baselines = search_space(load(objective))
     own = Chimera(tau=3.25, delta_s=0.125, load="inflight", upgrade="argmax", aging=7)
