@@ -60,7 +60,7 @@ class ObjectiveSettings(SimulationSettings):
         subject_to: bounds by figure.
         kinds: the kinds of policies to search; null is all that the inputs allow and the gateway
             can serve.
-        trials: how many settings are tried.
+        trials: how many policies are tried, the baselines among them.
         search_seeds: each trial is the mean over the seeds 0, …, ``search_seeds`` − 1.
         validation_seeds: the best are judged on this many seeds after those.
         seed: of the search itself.
@@ -71,7 +71,7 @@ class ObjectiveSettings(SimulationSettings):
     minimize: Figure | None = None
     subject_to: dict[Figure, Bound] = {}
     kinds: list[str] | None = Field(default=None, min_length=1)
-    trials: int = Field(default=60, gt=0)
+    trials: int = Field(default=100, gt=0)
     search_seeds: int = Field(default=5, gt=0)
     validation_seeds: int = Field(default=10, gt=1)
     seed: int = Field(default=0, ge=0)

@@ -61,7 +61,7 @@ _KINDS: Mapping[str, _Kind] = {
             Chimera(),
             {
                 "tau": _real(0.01, 64.0, log=True),  # with 64 the load hardly counts
-                "delta_s": _real(0.0, 0.5),
+                "delta_s": _real(0.001, 0.3, log=True),
                 "load": _one_of("inflight", "inflight+self"),  # with sfs it cannot be served
                 "upgrade": _one_of("margin", "argmax"),
             },

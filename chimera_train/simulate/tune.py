@@ -7,6 +7,7 @@ tightened by as much as the first was worse than it had looked.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,9 @@ from chimera_train.simulate.search_space import SearchSpace, search_space
 from chimera_train.simulate.sweep import caveats, run_tasks
 
 __all__ = ["Judged", "TuneResult", "tune"]
+
+# So many times the trials may be suggestions, many of which have been tried before.
+_PATIENCE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +172,19 @@ def _search(
 ) -> list[Judged]:
     """The baselines and what Optuna tried, each once."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(
-        direction="maximize", sampler=optuna.samplers.TPESampler(seed=objective.seed)
-    )
+    with warnings.catch_warnings():
+        # The settings of one kind are sampled together; Optuna calls that option experimental.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(seed=objective.seed, multivariate=True, group=True)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
     for one in baselines:
         if space.holds(one.policy):
             study.enqueue_trial(space.parameters(one.policy))
     tried = {one.policy: one for one in baselines}
-    for number in range(objective.trials):
-        on_trial(number)
+    asked = 0
+    while asked < _PATIENCE * objective.trials and len(tried) < objective.trials:
+        asked += 1
+        on_trial(len(tried))
         trial = study.ask()
         judged = bench.search(space.suggest(trial))
         for name, excess in objective.excesses(judged.figures).items():

@@ -85,7 +85,8 @@ def test_the_best_policy_is_found_and_compared(objective, load, tmp_path):
         low, high = against["ci"]["score"]
         assert low <= gain <= high
     assert [one.policy for one in result.tried[:4]] == [one.policy for one in result.baselines]
-    assert told[0] == (0, 13)
+    assert told[0] == (4, 13)
+    assert len(result.tried) == 8
     assert told[-1] == (13, 13)
 
 
