@@ -58,9 +58,9 @@ def tune(
     )
     if not result.feasible:
         raise QualityGateError(
-            f"None of {len(document['tried'])} policies is within the bounds of {objective} on the"
-            " validation seeds: the one least far outside is reported; loosen the bounds, lower the"
-            " rate or enlarge the pool."
+            f"Of {len(document['tried'])} policies none was found within the bounds of {objective}"
+            " on the validation seeds, the one least far outside is reported: loosen the bounds,"
+            " lower the rate or enlarge the pool."
         )
 
 
