@@ -80,6 +80,9 @@ class ObjectiveSettings(SimulationSettings):
     def _one_of_each(self) -> "ObjectiveSettings":
         if (self.maximize is None) == (self.minimize is None):
             raise ValueError("give exactly one of 'maximize' and 'minimize'")
+        for name in self.figures:
+            if name.startswith("on_time") and self.on_time is None:
+                raise ValueError(f"'{name}' needs 'on_time' with 'ttft_target_ms'")
         if not isinstance(self.arrivals, ClosedLoopSettings):
             rates = self.arrivals.rates_per_s
             if rates is None and isinstance(self.arrivals, RecordedSettings):

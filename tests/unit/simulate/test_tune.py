@@ -139,6 +139,12 @@ def test_a_figure_can_be_minimised(objective, load, tmp_path, made_up):
     assert 0.05 * 64 <= result.policy.tau < 0.08 * 64
 
 
+def test_on_time_utility_can_be_maximised(objective, load, tmp_path):
+    objective |= {"maximize": "on_time_utility", "on_time": {"ttft_target_ms": 50}}
+    result = tuning.tune(load(objective), tmp_path / "out")
+    assert 0 < result.validated.figures["on_time_utility"] <= 1
+
+
 def test_a_figure_without_a_value_is_said(objective, load, tmp_path, made_up):
     made_up(late_from_seed=0, late_ms=float("nan"))
     objective["subject_to"] = {"latency_p95_ms": {"max": 1}}
@@ -229,6 +235,10 @@ def test_if_nothing_is_within_the_bounds_the_least_far_outside_is_said(
     ("change", "message"),
     [
         ({"minimize": "latency_ms"}, "give exactly one of 'maximize' and 'minimize'"),
+        (
+            {"maximize": "on_time_utility"},
+            "'on_time_utility' needs 'on_time' with 'ttft_target_ms'",
+        ),
         ({"maximize": "speed"}, "maximize: 'speed' is no figure: choose one of latency_per_token"),
         ({"subject_to": {"p95": {"max": 1}}}, "'p95' is no figure"),
         ({"subject_to": {"score": {}}}, "subject_to.score: give 'min', 'max' or both"),
