@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from chimera_train.cli.common import JsonOption, QuietOption, TrackOption, tracked
+from chimera_train.cli.tune import tune
 from chimera_train.output import Output, table
 
 if TYPE_CHECKING:
@@ -22,10 +23,11 @@ OutOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``simulate run``, ``simulate sweep`` and ``simulate replay``."""
+    """Add ``simulate run``, ``sweep``, ``tune`` and ``replay``."""
     simulate = typer.Typer(help="Simulate a pool under policies.", no_args_is_help=True)
     simulate.command("run")(run)
     simulate.command("sweep")(sweep)
+    simulate.command("tune")(tune)
     simulate.command("replay")(replay)
     app.add_typer(simulate, name="simulate")
 

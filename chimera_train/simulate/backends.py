@@ -14,11 +14,11 @@ import joblib
 
 from chimera_train.errors import ChimeraError, ConfigError
 
-__all__ = ["run_locally", "run_on_ray"]
+__all__ = ["Task", "run_locally", "run_on_ray"]
 
 T = TypeVar("T")
 R = TypeVar("R")
-Task = tuple[int, int]
+Task = tuple[int, int]  # a cell's number and a seed
 
 # How many of the unfinished runs Ray is asked about at a time; asking costs time for each.
 _WATCHED = 1000

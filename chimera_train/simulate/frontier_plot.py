@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from chimera_train.files import atomic_path
 from chimera_train.simulate.frontier import policy_label
+from chimera_train.simulate.panels import half_widths, panel_figure, panel_title, save_png
 
 __all__ = ["plot_frontier"]
 
@@ -28,29 +27,21 @@ def plot_frontier(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
         panel.setdefault(policy, []).append(cell)
         colours.setdefault(policy, f"C{len(colours) % 10}")
 
-    n_columns = min(len(panels), 3)
-    n_rows = math.ceil(len(panels) / n_columns)
-    figure = Figure(figsize=(1 + 4 * n_columns, 1 + 3.5 * n_rows), layout="constrained")
-    grid = figure.subplots(n_rows, n_columns, sharey=True, squeeze=False)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_visible(False)
+    figure, grid = panel_figure(len(panels), sharey=True)
     several_pools = len({pool for pool, _ in panels}) > 1
-    for axes, ((pool, rate_per_s), lines) in zip(grid.flat, panels.items(), strict=False):
+    for axes, ((pool, rate_per_s), lines) in zip(grid, panels.items(), strict=True):
         for policy, line in lines.items():
             _draw_line(axes, line, colours[policy])
-        rate = "arrivals as given" if rate_per_s is None else f"{rate_per_s:g} programs/s"
-        axes.set_title(f"{pool}\n{rate}" if several_pools else rate, fontsize="medium")
+        axes.set_title(panel_title(pool if several_pools else None, rate_per_s), fontsize="medium")
         axes.set_xlabel("C: latency per output token (ms)")
         axes.grid(alpha=0.3)
-    for row in grid:
-        row[0].set_ylabel("S: score")
+    figure.supylabel("S: score")
     handles, labels = [], []
     for policy, colour in colours.items():
         handles.append(Line2D([], [], color=colour, marker="o"))
         labels.append(policy_label(dict(policy)))
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small")
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=120, format="png")
+    save_png(figure, path)
 
 
 def _draw_line(axes: Axes, line: Sequence[Mapping[str, Any]], colour: str) -> None:
@@ -61,8 +52,8 @@ def _draw_line(axes: Axes, line: Sequence[Mapping[str, Any]], colour: str) -> No
     axes.errorbar(
         x,
         y,
-        xerr=_half_widths(line, "latency_per_token_ms"),
-        yerr=_half_widths(line, "score"),
+        xerr=half_widths([cell["ci"]["latency_per_token_ms"] for cell in line]),
+        yerr=half_widths([cell["ci"]["score"] for cell in line]),
         color=colour,
         linestyle="none",
         linewidth=0.8,
@@ -78,8 +69,3 @@ def _draw_line(axes: Axes, line: Sequence[Mapping[str, Any]], colour: str) -> No
                 fontsize="x-small",
                 color=colour,
             )
-
-
-def _half_widths(line: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    intervals = [cell["ci"][name] for cell in line]
-    return [0.0 if interval is None else (interval[1] - interval[0]) / 2 for interval in intervals]

@@ -1,5 +1,6 @@
 """Writing what a sweep found: JSON for tools, CSV and Parquet for analysis, and the plot."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,25 +9,36 @@ import pandas as pd
 
 from chimera_train import __version__
 from chimera_train.files import atomic_path, write_json, write_text
+from chimera_train.simulate.breakdown import OVER_RATES, over_rates, queue_by_order
 from chimera_train.simulate.frontier import policy_label
 from chimera_train.simulate.frontier_plot import plot_frontier
 from chimera_train.simulate.metrics import FIGURES
 from chimera_train.simulate.settings import SweepSettings
 from chimera_train.simulate.sweep import SweepResult
+from chimera_train.simulate.sweep_plots import plot_over_rates, plot_queue, plot_utilisation
 
-__all__ = ["RESULTS_SCHEMA", "figures_by_cell", "write_programs", "write_sweep"]
+__all__ = ["RESULTS_SCHEMA", "figures_by_cell", "write_cells", "write_programs", "write_sweep"]
 
 RESULTS_SCHEMA = 1
 
 
 def write_sweep(result: SweepResult, settings: SweepSettings, directory: Path) -> list[Path]:
-    """Write ``cells.csv``, ``runs.parquet``, ``frontier.png`` and, last, ``cells.json``."""
-    files = [directory / name for name in ("cells.csv", "runs.parquet", "frontier.png")]
-    write_text(
-        files[0], pd.json_normalize([_flat(cell) for cell in result.cells]).to_csv(index=False)
-    )
+    """Write the tables, the plots that have something to show and, last, ``cells.json``."""
+    names = ("cells.csv", "runs.parquet", "frontier.png", "utilisation.png")
+    files = [directory / name for name in names]
+    write_cells(result.cells, files[0])
     _write_parquet(result.runs, files[1])
     plot_frontier(result.cells, files[2])
+    plot_utilisation(result.cells, files[3])
+    by_order = queue_by_order(result.runs)
+    if by_order:
+        files.append(directory / "queue.png")
+        plot_queue(by_order, files[-1])
+    rates = [over_rates(result.runs, figure) for figure in OVER_RATES if figure in result.runs]
+    rates = [curves for curves in rates if curves]
+    if rates:
+        files.append(directory / "rates.png")
+        plot_over_rates(rates, files[-1])
     path = directory / "cells.json"
     write_json(
         path,
@@ -36,10 +48,17 @@ def write_sweep(result: SweepResult, settings: SweepSettings, directory: Path) -
             "settings": settings.model_dump(mode="json"),
             "cells": result.cells,
             "frontier": result.frontier,
+            "queue_by_order": by_order,
+            "over_rates": list(itertools.chain(*rates)),
             "warnings": result.warnings,
         },
     )
     return [*files, path]
+
+
+def write_cells(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write a CSV with a row for each of ``cells``, the ends of intervals as ``*_ci_low|high``."""
+    write_text(path, pd.json_normalize([_flat(cell) for cell in cells]).to_csv(index=False))
 
 
 def figures_by_cell(cells: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
@@ -60,7 +79,7 @@ def write_programs(programs: pd.DataFrame, directory: Path) -> Path:
     return path
 
 
-def _flat(cell: dict[str, Any]) -> dict[str, Any]:
+def _flat(cell: Mapping[str, Any]) -> dict[str, Any]:
     ends = {
         f"{name}_{end}": interval[i]
         for name, interval in cell["ci"].items()

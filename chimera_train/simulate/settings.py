@@ -17,6 +17,7 @@ __all__ = [
     "OnTimeSettings",
     "PoissonSettings",
     "RecordedSettings",
+    "SimulationSettings",
     "SweepSettings",
 ]
 
@@ -128,39 +129,47 @@ class OnTimeSettings(Settings):
     cost_weight: FiniteFloat = Field(default=5e-4, ge=0)
 
 
-class SweepSettings(Settings):
-    """A grid of pools × policies × rates, each cell run with ``seeds`` seeds. Paths are relative to
-    the current directory.
+class SimulationSettings(Settings):
+    """What every simulation needs beside pool and policy. Paths are relative to the current
+    directory.
 
     Attributes:
         traces: what is replayed.
-        pools: pool files.
         latency: coefficient file of ``calibrate`` by engine name.
         length: directory of ``fit length``; needed by policies that use lengths. ``oracle`` knows
             what every program will do, for ablations.
         router: directory of ``fit router``; needed by policies that use confidences. ``oracle``
             knows every model's mean score on the question.
-        policies: as in ``policy.json``; a list in place of a value (``tau: [0.1, 0.5]``) stands for
-            one policy with each of its values.
-        seeds: number of seeds: 0, 1, ….
         questions: ``holdout``, on which nothing was fitted, or ``all``.
         on_time: what ``on_time_utility`` and ``on_time_share`` are measured against.
         n_jobs: processes on this machine.
     """
 
     traces: Path
-    pools: list[Path] = Field(min_length=1)
     latency: dict[str, Path]
     length: Literal["oracle"] | Path | None = None
     router: Literal["oracle"] | Path | None = None
-    policies: list[Annotated[tuple[PolicySettings, ...], BeforeValidator(_expand)]] = Field(
-        min_length=1
-    )
     arrivals: ArrivalSettings
-    seeds: int = Field(gt=0)
     questions: Literal["holdout", "all"] = "holdout"
     on_time: OnTimeSettings | None = None
     n_jobs: int = Field(default=1, gt=0)
+
+
+class SweepSettings(SimulationSettings):
+    """A grid of pools × policies × rates, each cell run with ``seeds`` seeds.
+
+    Attributes:
+        pools: pool files.
+        policies: as in ``policy.json``; a list in place of a value (``tau: [0.1, 0.5]``) stands for
+            one policy with each of its values.
+        seeds: number of seeds: 0, 1, ….
+    """
+
+    pools: list[Path] = Field(min_length=1)
+    policies: list[Annotated[tuple[PolicySettings, ...], BeforeValidator(_expand)]] = Field(
+        min_length=1
+    )
+    seeds: int = Field(gt=0)
 
     @model_validator(mode="after")
     def _has_what_its_policies_need(self) -> "SweepSettings":

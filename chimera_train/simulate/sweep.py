@@ -3,7 +3,7 @@
 import functools
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +12,15 @@ from typing import Any
 import pandas as pd
 
 from chimera_train.errors import ConfigError
-from chimera_train.simulate.backends import run_locally
+from chimera_train.simulate.backends import Task, run_locally
 from chimera_train.simulate.frontier import compare
 from chimera_train.simulate.grid import Cell, Inputs, load_grid, run_key, simulate
 from chimera_train.simulate.metrics import run_metrics, summarise
 from chimera_train.simulate.outcome import Simulation
-from chimera_train.simulate.run_store import open_run_store
+from chimera_train.simulate.run_store import RunStore, open_run_store
 from chimera_train.simulate.settings import SweepSettings
 
-__all__ = ["SweepResult", "run_cell", "sweep"]
+__all__ = ["SweepResult", "caveats", "run_cell", "run_tasks", "sweep"]
 
 # A warning about every step that is a little longer than any profiled would hide the others.
 _TOLERATED_EXTRAPOLATION = 0.01
@@ -53,7 +53,7 @@ def sweep(
     on_progress: Callable[[int, int], None] | None = None,
     *,
     keep_in: Path | None = None,
-    run: Callable[..., Iterator[tuple[tuple[int, int], dict[str, Any]]]] | None = None,
+    run: Callable[..., Iterator[tuple[Task, dict[str, Any]]]] | None = None,
 ) -> SweepResult:
     """Simulate every cell with every seed.
 
@@ -71,23 +71,37 @@ def sweep(
         ConfigError, DataError: as ``grid.load_grid``, or ``keep_in`` as ``open_run_store``.
         ChimeraError: as ``run``.
     """
-    tell = on_progress or (lambda *_: None)
     run = run or functools.partial(run_locally, n_jobs=settings.n_jobs)
     cells = load_grid(settings)
     tasks = list(itertools.product(range(len(cells)), range(settings.seeds)))
     with nullcontext() if keep_in is None else open_run_store(keep_in) as store:
-        keys, figures = {}, {}
-        if store is not None:
-            keys = {(cell, seed): run_key(cells[cell], seed) for cell, seed in tasks}
-            figures = {task: store.figures[k] for task, k in keys.items() if k in store.figures}
-        resumed = len(figures)
-        tell(resumed, len(tasks))
-        for task, finished in run(_run, cells, [task for task in tasks if task not in figures]):
-            if store is not None:
-                store.add(keys[task], finished)
-            figures[task] = finished
-            tell(len(figures), len(tasks))
+        figures, resumed = run_tasks(cells, tasks, run, store=store, on_progress=on_progress)
     return _result(cells, [figures[task] for task in tasks], resumed)
+
+
+def run_tasks(
+    cells: Sequence[Cell],
+    tasks: Sequence[Task],
+    run: Callable[..., Iterator[tuple[Task, dict[str, Any]]]],
+    *,
+    store: RunStore | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> tuple[dict[Task, Mapping[str, Any]], int]:
+    """The figures of every task (i, seed), a run of ``cells[i]``, and how many ``store`` had."""
+    tell = on_progress or (lambda *_: None)
+    keys: dict[Task, str] = {}
+    figures: dict[Task, Mapping[str, Any]] = {}
+    if store is not None:
+        keys = {(cell, seed): run_key(cells[cell], seed) for cell, seed in tasks}
+        figures = {task: store.figures[k] for task, k in keys.items() if k in store.figures}
+    resumed = len(figures)
+    tell(resumed, len(tasks))
+    for task, finished in run(_run, cells, [task for task in tasks if task not in figures]):
+        if store is not None:
+            store.add(keys[task], finished)
+        figures[task] = finished
+        tell(len(figures), len(tasks))
+    return figures, resumed
 
 
 def run_cell(settings: SweepSettings) -> tuple[SweepResult, pd.DataFrame]:
@@ -146,9 +160,14 @@ def _result(
         ]
     )
     inputs = {cell.inputs.path: cell.inputs for cell in cells}
-    warnings = [warning for one in inputs.values() for warning in _warnings(one)]
-    warnings += _extrapolation_warnings(summaries)
+    warnings = caveats(inputs.values(), summaries)
     return SweepResult(summaries, compare(runs), runs, resumed, warnings)
+
+
+def caveats(inputs: Iterable[Inputs], cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the user should know about how far the figures of ``cells`` hold."""
+    unused_caches = [warning for one in inputs for warning in _warnings(one)]
+    return [*unused_caches, *_extrapolation_warnings(cells)]
 
 
 def _warnings(inputs: Inputs) -> Iterator[str]:

@@ -14,6 +14,7 @@ from chimera_train.pool.models import resolve_model
 from chimera_train.pool.schema import load_pool
 from chimera_train.router.settings import RouterSettings
 from chimera_train.scheduling.policy import load_policy
+from chimera_train.simulate.objective import ObjectiveSettings
 from chimera_train.simulate.settings import SweepSettings
 from chimera_train.tasks import get_task
 from chimera_train.workflows.model import load_workflow
@@ -55,3 +56,11 @@ def test_the_pipeline_names_what_exists(names):
     names, group = yaml.safe_load((ROOT / "dvc.yaml").read_text())["vars"]
     assert names["engines"] == [engine.name for engine in pool.engines]
     assert {engine.device_group for engine in pool.engines} == {group["device_group"]}
+
+
+def test_the_demos_objective_is_of_the_demos_pool(names):
+    objective = load_yaml(ROOT / "pipelines" / "demo" / "objective.yaml", ObjectiveSettings)
+    sweep = load_yaml(ROOT / names["sweep"], SweepSettings)
+    assert objective.pool == Path(names["pool"])
+    assert (objective.traces, objective.latency) == (sweep.traces, sweep.latency)
+    assert (objective.length, objective.router) == (sweep.length, sweep.router)

@@ -1,0 +1,110 @@
+"""What a sweep says beside the frontier: the orders of one policy, and a policy over the rates."""
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from chimera_train.simulate.metrics import t_interval
+
+__all__ = ["OVER_RATES", "over_rates", "queue_by_order"]
+
+#: The figures that are drawn over rates, where the runs have them.
+OVER_RATES = ("on_time_utility", "score", "ttft_ms", "latency_p95_ms")
+
+
+def queue_by_order(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """The queue times of policies that a sweep has with several orders.
+
+    Args:
+        runs: as in ``frontier.compare``, with ``queue_ms``.
+
+    Returns:
+        One entry for each pool, rate and policy: ``pool``, ``rate_per_s``, ``policy`` (settings
+        without the order) and ``orders``, one entry for each: ``order``, ``cell``, ``queue_ms``,
+        ``difference_ms`` to ``fcfs`` (the first order, if that is not there) and ``ci``.
+    """
+    families: dict[tuple[Any, ...], dict[str, tuple[int, npt.NDArray[np.float64]]]] = {}
+    for cell, rows in runs.groupby("cell", sort=False):
+        policy = json.loads(rows["policy"].iloc[0])
+        order = policy.pop("order")
+        key = (rows["pool"].iloc[0], _rate(rows), json.dumps(policy))
+        families.setdefault(key, {})[order] = (int(str(cell)), _by_seed(rows, "queue_ms"))
+    return [
+        {
+            "pool": pool,
+            "rate_per_s": rate_per_s,
+            "policy": json.loads(policy),
+            "orders": _orders(orders),
+        }
+        for (pool, rate_per_s, policy), orders in families.items()
+        if len(orders) > 1
+    ]
+
+
+def over_rates(runs: pd.DataFrame, figure: str) -> list[dict[str, Any]]:
+    """One figure of every policy over the rates, and its mean over them.
+
+    Args:
+        runs: as in ``frontier.compare``, with ``figure``.
+        figure: the name of a column; runs in which it has no value are left out.
+
+    Returns:
+        One entry for each pool and policy that ran at several rates: ``pool``, ``policy``,
+        ``figure``, ``cells``, ``rates_per_s`` (ascending), ``values``, ``auc`` and ``ci`` of these
+        two. ``auc`` is the area below the straight lines through the values, by the width of
+        the range of rates: a mean over rates.
+    """
+    known = runs.dropna(subset=["rate_per_s", figure]).astype({"rate_per_s": float})
+    result = []
+    for (pool, policy), rows in known.groupby(["pool", "policy"], sort=False):
+        groups = dict(list(rows.groupby("rate_per_s")))
+        rates = np.array(list(groups), dtype=np.float64)
+        if rates.size < 2:
+            continue
+        values = np.array([_by_seed(of_rate, figure) for of_rate in groups.values()])
+        areas = np.trapezoid(values, rates, axis=0) / (rates[-1] - rates[0])
+        result.append(
+            {
+                "pool": pool,
+                "policy": json.loads(str(policy)),
+                "figure": figure,
+                "cells": [int(of_rate["cell"].iloc[0]) for of_rate in groups.values()],
+                "rates_per_s": rates.tolist(),
+                "values": values.mean(axis=1).tolist(),
+                "auc": float(areas.mean()),
+                "ci": {
+                    "values": [t_interval(of_rate.tolist()) for of_rate in values],
+                    "auc": t_interval(areas.tolist()),
+                },
+            }
+        )
+    return result
+
+
+def _orders(orders: dict[str, tuple[int, npt.NDArray[np.float64]]]) -> list[dict[str, Any]]:
+    _, first = orders.get("fcfs", next(iter(orders.values())))
+    return [
+        {
+            "order": order,
+            "cell": cell,
+            "queue_ms": float(queue_ms.mean()),
+            "difference_ms": float((queue_ms - first).mean()),
+            "ci": {
+                "queue_ms": t_interval(queue_ms.tolist()),
+                "difference_ms": t_interval((queue_ms - first).tolist()),
+            },
+        }
+        for order, (cell, queue_ms) in orders.items()
+    ]
+
+
+def _by_seed(rows: pd.DataFrame, figure: str) -> npt.NDArray[np.float64]:
+    return rows.sort_values("seed")[figure].to_numpy(dtype=np.float64)
+
+
+def _rate(rows: pd.DataFrame) -> float | None:
+    rate_per_s = rows["rate_per_s"].iloc[0]
+    return None if pd.isna(rate_per_s) else float(rate_per_s)
