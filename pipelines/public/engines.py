@@ -1,9 +1,16 @@
-"""Coefficient files of the engines in ``engines.yaml``, from published step times."""
+"""Coefficient files of the engines in ``engines.yaml``, from published step times.
 
+    python pipelines/public/engines.py --pool FILE --traces DIR --out DIR [--data DIR]
+
+Writes ``NAME.json`` for every engine of the pool.
+"""
+
+import argparse
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from prepare import default_data
 from pydantic import Field, PositiveFloat, model_validator
 
 from chimera_train.config import Settings, load_yaml
@@ -12,7 +19,8 @@ from chimera_train.files import write_json
 from chimera_train.latency.calibrate import calibrate, load_constants, mean_context_of_traces
 from chimera_train.latency.published.data_set import import_steps
 from chimera_train.latency.steps import read_steps
-from chimera_train.pool.schema import EngineInfo
+from chimera_train.output import Output, table
+from chimera_train.pool.schema import EngineInfo, load_pool
 from chimera_train.predict.step_terms import TERMS, compile_model
 from chimera_train.predict.step_time import SCHEMA
 
@@ -126,3 +134,25 @@ def _document(source: Path, profile: Profile) -> dict[str, Any]:
         # The one kind that sums over whole runs determine wherever outputs are as long as prompts.
         fitted = calibrate(read_steps(steps), kind="memory", engine=None)
     return dict(fitted.document)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=default_data())
+    parser.add_argument("--pool", type=Path, required=True)
+    parser.add_argument("--traces", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    columns = ("max_batch_size", "decode_ms_per_token", "mean_context_tokens")
+    constants = {}
+    for spec in load_pool(arguments.pool).engines:
+        path = arguments.out / f"{spec.name}.json"
+        document = write_coefficients(arguments.data, spec.name, arguments.traces, path)
+        constants[spec.name] = {name: document[name] for name in columns}
+    rows = [[name, *values.values()] for name, values in constants.items()]
+    Output(as_json=arguments.json).result(constants, table(["engine", *columns], rows))
+
+
+if __name__ == "__main__":
+    main()

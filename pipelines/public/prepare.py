@@ -1,9 +1,9 @@
 """Public outcomes of real models as trace tables, which every command reads like collected ones.
 
-    python pipelines/public/prepare.py [--data DIR] [--out data/public]
+    python pipelines/public/prepare.py WORKLOAD --out DIR [--data DIR]
 
 DIR holds the public data; by default CHIMERA_SHARED_DATA or ``../shared/data`` beside the
-repository. The same files give the same tables, one directory for each of ``WORKLOADS``:
+repository. The same files give the same tables. The workloads are:
 
     gsm8k        four MathCoder models; a stage is what a model wrote up to the next execution of
                  its code, its prompt the question and everything before
@@ -24,7 +24,6 @@ questions with the same text (and other options, in MMLU-Pro) the first is kept.
 import argparse
 import gzip
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -32,9 +31,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chimera_train.errors import ChimeraError, DataError
+from chimera_train.errors import DataError
 from chimera_train.files import replaced_directory, sha256, write_json
-from chimera_train.output import Output, table
+from chimera_train.output import Output
 from chimera_train.traces.schemas import SCHEMA_VERSION
 from chimera_train.traces.store import write_table
 
@@ -265,3 +264,20 @@ def default_data() -> Path:
     """Where the public data is unless a command is told otherwise."""
     beside = Path(__file__).resolve().parents[3] / "shared" / "data"
     return Path(os.environ.get("CHIMERA_SHARED_DATA", beside))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("--data", type=Path, default=default_data())
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    counts = prepare(arguments.data, arguments.workload, arguments.out)
+    Output(as_json=arguments.json).result(
+        counts, ", ".join(f"{count} {name}" for name, count in counts.items())
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -3,8 +3,11 @@
 It is the baseline ``tfidf_logreg`` of ``fit router`` written as an ONNX network behind a tokenizer
 of words, so that simulations and the gateway load it like any router. It takes seconds to fit where
 an encoder takes hours, and needs no pretrained weights.
+
+    python pipelines/public/words.py --traces DIR --out DIR
 """
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from sklearn.linear_model import LogisticRegression
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from chimera_train.files import replaced_directory, sha256, write_json
+from chimera_train.output import Output, table
 from chimera_train.predict.router import MANIFEST, NETWORKS, SCHEMA_VERSION, TOKENIZER, OnnxRouter
 from chimera_train.router.baselines import baseline_scores
 from chimera_train.router.calibrate import fit_calibration
@@ -27,6 +31,7 @@ from chimera_train.traces.store import load_traces
 __all__ = ["fit_words"]
 
 _SPECIAL = ("[PAD]", "[UNK]")
+_WORD = r"\w+"  # as the baseline has it
 _MAX_LENGTH = 2048
 _OPSET = 18
 
@@ -38,7 +43,7 @@ def fit_words(traces: Path, directory: Path) -> dict[str, Any]:
         DataError: the traces cannot be used, or hold too few graded questions.
     """
     parts = split(router_data(load_traces(traces)))
-    vectorizer = TfidfVectorizer(token_pattern=r"\w+")
+    vectorizer = TfidfVectorizer(token_pattern=_WORD)
     known = vectorizer.fit_transform(parts.training.texts)
     regressions = [
         LogisticRegression(max_iter=1000).fit(known, parts.training.success[:, m] >= SOLVED)
@@ -53,8 +58,7 @@ def fit_words(traces: Path, directory: Path) -> dict[str, Any]:
     with replaced_directory(directory) as staging:
         onnx.save(network, str(staging / NETWORKS["fp32"]))
         _tokenizer(words).save(str(staging / TOKENIZER))
-        metrics = _calibrate_and_judge(staging, parts)
-    return metrics
+        return _calibrate_and_judge(staging, parts)
 
 
 def _network(idf: npt.ArrayLike, weights: npt.ArrayLike, bias: npt.ArrayLike) -> onnx.ModelProto:
@@ -106,7 +110,7 @@ def _tokenizer(words: list[str]) -> Tokenizer:
     vocabulary = {word: index for index, word in enumerate([*_SPECIAL, *words])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_SPECIAL[1]))
     tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\w+"), "removed", invert=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), "removed", invert=True)
     tokenizer.enable_padding(pad_id=0, pad_token=_SPECIAL[0])
     return tokenizer
 
@@ -116,9 +120,7 @@ def _calibrate_and_judge(directory: Path, parts: Split) -> dict[str, Any]:
     network, tokenizer = directory / NETWORKS["fp32"], directory / TOKENIZER
 
     def router(scale: npt.ArrayLike, bias: npt.ArrayLike) -> OnnxRouter:
-        return OnnxRouter(
-            network, tokenizer, names, max_length=_MAX_LENGTH, scale=scale, bias=bias
-        )
+        return OnnxRouter(network, tokenizer, names, max_length=_MAX_LENGTH, scale=scale, bias=bias)
 
     raw = router(np.ones(len(names)), np.zeros(len(names)))
     scale, bias = fit_calibration(parts.validation.success, raw.logits(parts.validation.texts))
@@ -151,3 +153,24 @@ def _calibrate_and_judge(directory: Path, parts: Split) -> dict[str, Any]:
         },
     )
     return metrics
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--traces", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    metrics = fit_words(arguments.traces, arguments.out)
+    Output(as_json=arguments.json).result(
+        metrics,
+        "macro mAP on the holdout questions",
+        table(
+            ["router", *metrics["baselines"]],
+            [[metrics["map_macro"], *metrics["baselines"].values()]],
+        ),
+    )
+
+
+if __name__ == "__main__":
+    main()
