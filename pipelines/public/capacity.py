@@ -12,6 +12,7 @@ import functools
 from pathlib import Path
 
 import numpy as np
+from script import run
 
 from chimera_train.config import load_yaml
 from chimera_train.output import Output, table
@@ -45,4 +46,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

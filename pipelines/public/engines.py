@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from prepare import default_data
 from pydantic import Field, PositiveFloat, model_validator
+from script import default_data, run
 
 from chimera_train.config import Settings, load_yaml
 from chimera_train.errors import ConfigError
@@ -155,4 +155,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

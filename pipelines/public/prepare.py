@@ -25,11 +25,12 @@ import argparse
 import gzip
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from script import default_data, run
 
 from chimera_train.errors import DataError
 from chimera_train.files import replaced_directory, sha256, write_json
@@ -37,12 +38,20 @@ from chimera_train.output import Output
 from chimera_train.traces.schemas import SCHEMA_VERSION
 from chimera_train.traces.store import write_table
 
-__all__ = ["WORKLOADS", "default_data", "prepare"]
+__all__ = ["WORKLOADS", "prepare"]
 
 GSM8K = "gsm8k/gsm8k_multi_model.jsonl.gz"
 GSM8K_STAGES = "gsm8k/gsm8k_stage_tokens.jsonl.gz"
 MMLU_PRO = "mmlu_pro/mmlu_pro_multi_model.jsonl.gz"
 MAPCODER = "workflows/mapcoder_outcomes.jsonl.gz"
+
+LLAMA = ("Meta-Llama-3_1-8B-Instruct", "Meta-Llama-3_1-70B-Instruct")
+QWEN_MISTRAL = (
+    "Qwen1.5-7B-Chat",
+    "Mistral-7B-Instruct-v0.2",
+    "Mixtral-8x7B-Instruct-v0.1",
+    "Qwen1.5-72B-Chat",
+)
 
 # Llama-2 was served with this context; 53 of MathCoder's programs never came to an answer and ran
 # until their harness stopped them, some at 13,000 tokens. A server would have cut them here.
@@ -155,20 +164,8 @@ class Workload(NamedTuple):
 
 WORKLOADS: Mapping[str, Workload] = {
     "gsm8k": Workload([GSM8K, GSM8K_STAGES], gsm8k),
-    "mmlu-llama": Workload(
-        [MMLU_PRO], mmlu_pro(["Meta-Llama-3_1-8B-Instruct", "Meta-Llama-3_1-70B-Instruct"])
-    ),
-    "mmlu-qwen": Workload(
-        [MMLU_PRO],
-        mmlu_pro(
-            [
-                "Qwen1.5-7B-Chat",
-                "Mistral-7B-Instruct-v0.2",
-                "Mixtral-8x7B-Instruct-v0.1",
-                "Qwen1.5-72B-Chat",
-            ]
-        ),
-    ),
+    "mmlu-llama": Workload([MMLU_PRO], mmlu_pro(LLAMA)),
+    "mmlu-qwen": Workload([MMLU_PRO], mmlu_pro(QWEN_MISTRAL)),
     "mapcoder": Workload([MAPCODER], mapcoder),
 }
 
@@ -180,13 +177,18 @@ def prepare(data: Path, name: str, directory: Path) -> dict[str, int]:
         DataError: a file of the public data is missing or is not what it should be.
     """
     workload = WORKLOADS[name]
+    missing = [file for file in workload.files if not (data / file).is_file()]
+    if missing:
+        raise DataError(
+            f"{data} has no {missing[0]}: give the folder of the public data with --data, or in"
+            " CHIMERA_SHARED_DATA."
+        )
     try:
         tables = _tables(name, workload.programs(data))
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        files = ", ".join(str(data / file) for file in workload.files)
+    except (OSError, EOFError, ValueError, LookupError, TypeError, ArithmeticError) as error:
         raise DataError(
-            f"Workload '{name}' cannot be read from {files} ({type(error).__name__}: {error}):"
-            " give the folder of the public data with --data."
+            f"{' or '.join(workload.files)} in {data} is not what workload '{name}' is made of"
+            f" ({type(error).__name__}: {error}): get the public data again."
         ) from error
     counts = {table: len(rows) for table, rows in tables.items()}
     with replaced_directory(directory) as staging:
@@ -260,12 +262,6 @@ def _hash(text: str) -> str:
     return hashlib.sha256(_normalised(text).encode()).hexdigest()[:16]
 
 
-def default_data() -> Path:
-    """Where the public data is unless a command is told otherwise."""
-    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
-    return Path(os.environ.get("CHIMERA_SHARED_DATA", beside))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("workload", choices=WORKLOADS)
@@ -280,4 +276,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

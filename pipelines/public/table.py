@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from script import run
+
 from chimera_train.errors import DataError
 from chimera_train.files import read_json
 
@@ -110,4 +112,4 @@ def markdown(row: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)
