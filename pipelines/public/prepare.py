@@ -61,7 +61,8 @@ GSM8K_CONTEXT_TOKENS = 4096
 class Program(NamedTuple):
     """One program: what a model did on a question.
 
-    ``text`` is the question as a router reads it, ``stages`` are (prompt, output) tokens.
+    ``text`` is the question as a router reads it, ``stages`` are (prompt, output) tokens, and
+    ``user_tokens`` those of the question where it is known what part of the prompts it is.
     """
 
     question: str
@@ -70,6 +71,7 @@ class Program(NamedTuple):
     model: str
     score: float
     stages: Sequence[tuple[int, int]]
+    user_tokens: int | None = None
 
 
 def gsm8k(data: Path) -> Iterator[Program]:
@@ -77,10 +79,11 @@ def gsm8k(data: Path) -> Iterator[Program]:
     questions = {row["idx"]: row["question"] for row in read_lines(data / GSM8K)}
     for row in read_lines(data / GSM8K_STAGES):
         text = questions[row["idx"]]
-        calls = list(_llm_calls(row["stages"], _tokens(text)))
+        tokens = _tokens(text)
+        calls = list(_llm_calls(row["stages"], tokens))
         cut = list(_within_context(calls))
         score = float(row["correct"] and cut == calls)
-        yield Program(text, text, "mathcoder", row["model"], score, cut)
+        yield Program(text, text, "mathcoder", row["model"], score, cut, tokens)
 
 
 def _llm_calls(fragments: Sequence[Mapping[str, Any]], context: int) -> Iterator[tuple[int, int]]:
@@ -235,6 +238,7 @@ def _tables(name: str, outcomes: Iterator[Program]) -> dict[str, list[dict[str, 
                 "stage_index": index,
                 "stage": f"call{index + 1}",
                 "prompt_tokens": prompt,
+                "user_tokens": outcome.user_tokens,
                 "output_tokens": output,
                 "finish_reason": "stop",
                 "attempt": 1,

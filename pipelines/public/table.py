@@ -4,8 +4,9 @@
 
 For every rate the baselines and, of all settings of Chimera, the fastest one that scores as well as
 round robin with FCFS and the best-scoring one that is as fast; then what these are worth against
-round robin and against shortest queue. Values are means over seeds, with the half-width of their
-95 % interval.
+round robin and against shortest queue, and what the order of the queues does to queue time (the
+least and the largest change over the settings). Values are means over seeds, with the half-width of
+their 95 % interval.
 """
 
 import argparse
@@ -28,8 +29,8 @@ def main() -> None:
     arguments = parser.parse_args()
     for directory in arguments.reports or sorted(Path("reports/public").iterdir()):
         print(f"### {directory.name}\n")
-        for line in report(directory):
-            print(line)
+        for text in report(directory):
+            print(text)
         print()
 
 
@@ -39,7 +40,7 @@ def report(directory: Path) -> Iterator[str]:
     cells, frontier = result["cells"], result["frontier"]
     if not any(entry["policy"]["kind"] not in BASELINES for entry in frontier):
         raise DataError(f"{directory} holds no policy but baselines: there is nothing to compare.")
-    yield markdown(["rate/s", "policy", *FIGURES.values()])
+    yield heading(["rate/s", "policy", *FIGURES.values()])
     rates = sorted({cell["rate_per_s"] for cell in cells})
     bests = {
         (rate, kind): best(cells, frontier, rate, kind) for rate in rates for kind in BASELINES
@@ -54,9 +55,9 @@ def report(directory: Path) -> Iterator[str]:
         shown += dict.fromkeys(entry[1] for entry in chosen if entry is not None)
         for n in shown:
             figures = [with_interval(cells[n], name) for name in FIGURES]
-            yield markdown([f"{rate:g}", label(cells[n]["policy"]), *figures])
+            yield line([f"{rate:g}", label(cells[n]["policy"]), *figures])
     yield ""
-    yield markdown(["rate/s", "against", "speed-up, S as good", "", "points of S, C as low", ""])
+    yield heading(["rate/s", "against", "speed-up, S as good", "", "points of S, C as low", ""])
     for (rate, kind), found in bests.items():
         row = [f"{rate:g}", f"{kind} fcfs"]
         for name in ("speed_up", "points"):
@@ -68,7 +69,30 @@ def report(directory: Path) -> Iterator[str]:
                 f"{value:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]",
                 label(cells[cell]["policy"]),
             ]
-        yield markdown(row)
+        yield line(row)
+    yield ""
+    kinds = list(dict.fromkeys(cell["policy"]["kind"] for cell in cells))
+    yield heading(["rate/s", *(f"{kind}, STJF against FCFS" for kind in kinds)])
+    for rate in rates:
+        row = [f"{rate:g}"]
+        for kind in kinds:
+            changes = queue_changes(cells, rate, kind)
+            row.append(" to ".join(f"{c:+.0f} %" for c in sorted({min(changes), max(changes)})))
+        yield line(row)
+
+
+def queue_changes(cells: Sequence[Mapping[str, Any]], rate_per_s: float, kind: str) -> list[float]:
+    """Queue time of STJF over that of FCFS in %, of every pair of cells that differ in no more."""
+    queue_ms: dict[str, dict[str, float]] = {}
+    for cell in cells:
+        if cell["rate_per_s"] == rate_per_s and cell["policy"]["kind"] == kind:
+            rest = str({name: v for name, v in cell["policy"].items() if name != "order"})
+            queue_ms.setdefault(rest, {})[cell["policy"]["order"]] = cell["queue_ms"]
+    return [
+        100 * (orders["stjf"] / orders["fcfs"] - 1)
+        for orders in queue_ms.values()
+        if {"stjf", "fcfs"} <= orders.keys()
+    ]
 
 
 def best(
@@ -106,9 +130,14 @@ def with_interval(cell: Mapping[str, Any], name: str) -> str:
     return f"{cell[name]:.{digits}f} ± {(high - low) / 2:.{digits}f}"
 
 
-def markdown(row: Sequence[str]) -> str:
-    line = "| " + " | ".join(row) + " |"
-    return line if row[1] not in ("policy", "against") else f"{line}\n|{'---|' * len(row)}"
+def line(row: Sequence[str]) -> str:
+    """One row of a table."""
+    return "| " + " | ".join(row) + " |"
+
+
+def heading(row: Sequence[str]) -> str:
+    """The first two lines of a table."""
+    return f"{line(row)}\n|{'---|' * len(row)}"
 
 
 if __name__ == "__main__":
