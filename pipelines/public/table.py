@@ -121,6 +121,8 @@ def label(policy: Mapping[str, Any]) -> str:
     """A policy with the settings that the sweeps vary."""
     varied = [policy[name] for name in ("kind", "order", "load") if name in policy]
     varied += [f"{name}={policy[name]}" for name in ("tau", "delta_s") if name in policy]
+    if policy["order"] != "fcfs":
+        varied.append(f"aging={policy['aging']}")
     return " ".join(map(str, varied))
 
 
