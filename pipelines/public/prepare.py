@@ -53,8 +53,8 @@ QWEN_MISTRAL = (
     "Qwen1.5-72B-Chat",
 )
 
-# Llama-2 was served with this context; 53 of MathCoder's programs never came to an answer and ran
-# until their harness stopped them, some at 13,000 tokens. A server would have cut them here.
+# Of Llama 2. Some MathCoder programs never came to an answer and ran until their harness stopped
+# them, at up to 13,000 tokens. A server would have cut them here.
 GSM8K_CONTEXT_TOKENS = 4096
 
 
