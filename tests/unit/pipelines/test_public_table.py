@@ -50,5 +50,5 @@ def test_the_best_setting_is_shown_with_its_cell(report):
 
 
 def test_baselines_alone_are_refused(report):
-    with pytest.raises(DataError, match="no policy but baselines"):
+    with pytest.raises(DataError, match="no policy 'chimera'"):
         report([{"rate_per_s": 2.0, "policy": RR, "against": []}])
