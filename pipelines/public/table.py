@@ -2,11 +2,11 @@
 
     python pipelines/public/table.py [reports/public/gsm8k ...]
 
-For every rate the other policies and, of all settings of Chimera, the fastest one that scores as well as
-round robin with FCFS and the best-scoring one that is as fast; then what these are worth against
-round robin and against shortest queue, and what the order of the queues does to queue time (the
-least and the largest change over the settings). Values are means over seeds, with the half-width of
-their 95 % interval.
+For every rate the other policies and, of all settings of Chimera, the fastest one that scores as
+well as round robin with FCFS and the best-scoring one that is as fast; then what these are worth
+against round robin and against shortest queue, and what the order of the queues does to queue time
+(the least and the largest change over the settings). Values are means over seeds, with the
+half-width of their 95 % interval.
 """
 
 import argparse
