@@ -1,0 +1,148 @@
+"""What the sweeps of the public benchmark found, as the Markdown tables of its guide.
+
+    python pipelines/public/table.py [reports/public/gsm8k ...]
+
+For every rate the other policies and, of all settings of Chimera, the fastest one that scores as
+well as round robin with FCFS and the best-scoring one that is as fast; then what these are worth
+against round robin and against shortest queue, and what the order of the queues does to queue time
+(the least and the largest change over the settings). Values are means over seeds, with the
+half-width of their 95 % interval.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from script import run
+
+from chimera_train.errors import DataError
+from chimera_train.files import read_json
+
+FAMILY = "chimera"  # of whose many settings only the best are shown
+BASELINES = ("round_robin", "shortest_queue")
+FIGURES = {"latency_per_token_ms": "C ms/token", "score": "S", "queue_ms": "queue ms"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("reports", type=Path, nargs="*", help="directories that sweeps wrote")
+    arguments = parser.parse_args()
+    for directory in arguments.reports or sorted(Path("reports/public").iterdir()):
+        print(f"### {directory.name}\n")
+        for text in report(directory):
+            print(text)
+        print()
+
+
+def report(directory: Path) -> Iterator[str]:
+    """The tables of one sweep."""
+    result = read_json(directory / "cells.json")
+    cells, frontier = result["cells"], result["frontier"]
+    if not any(entry["policy"]["kind"] == FAMILY for entry in frontier):
+        raise DataError(f"{directory} holds no policy '{FAMILY}': there is nothing to compare.")
+    yield heading(["rate/s", "policy", *FIGURES.values()])
+    rates = sorted({cell["rate_per_s"] for cell in cells})
+    bests = {
+        (rate, kind): best(cells, frontier, rate, kind) for rate in rates for kind in BASELINES
+    }
+    for rate in rates:
+        shown = [
+            n
+            for n, cell in enumerate(cells)
+            if cell["rate_per_s"] == rate and cell["policy"]["kind"] != FAMILY
+        ]
+        chosen = (bests[rate, "round_robin"][name] for name in ("speed_up", "points"))
+        shown += dict.fromkeys(entry[1] for entry in chosen if entry is not None)
+        for n in shown:
+            figures = [with_interval(cells[n], name) for name in FIGURES]
+            yield line([f"{rate:g}", label(cells[n]["policy"]), *figures])
+    yield ""
+    yield heading(["rate/s", "against", "speed-up, S as good", "", "points of S, C as low", ""])
+    for (rate, kind), found in bests.items():
+        row = [f"{rate:g}", f"{kind} fcfs"]
+        for name in ("speed_up", "points"):
+            if found[name] is None:
+                row += ["none", ""]
+                continue
+            value, cell, interval = found[name]
+            row += [
+                f"{value:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]",
+                label(cells[cell]["policy"]),
+            ]
+        yield line(row)
+    yield ""
+    kinds = list(dict.fromkeys(cell["policy"]["kind"] for cell in cells))
+    yield heading(["rate/s", *(f"{kind}, STJF against FCFS" for kind in kinds)])
+    for rate in rates:
+        row = [f"{rate:g}"]
+        for kind in kinds:
+            changes = queue_changes(cells, rate, kind)
+            ends = sorted({min(changes), max(changes)}) if changes else []
+            row.append(" to ".join(f"{change:+.0f} %" for change in ends))
+        yield line(row)
+
+
+def queue_changes(cells: Sequence[Mapping[str, Any]], rate_per_s: float, kind: str) -> list[float]:
+    """Queue time of STJF over that of FCFS in %, of every pair of cells that differ in no more."""
+    queue_ms: dict[str, dict[str, float]] = {}
+    for cell in cells:
+        if cell["rate_per_s"] == rate_per_s and cell["policy"]["kind"] == kind:
+            rest = str({name: v for name, v in cell["policy"].items() if name != "order"})
+            queue_ms.setdefault(rest, {})[cell["policy"]["order"]] = cell["queue_ms"]
+    return [
+        100 * (orders["stjf"] / orders["fcfs"] - 1)
+        for orders in queue_ms.values()
+        if {"stjf", "fcfs"} <= orders.keys()
+    ]
+
+
+def best(
+    cells: Sequence[Mapping[str, Any]],
+    frontier: Sequence[Mapping[str, Any]],
+    rate_per_s: float,
+    kind: str,
+) -> dict[str, tuple[float, int, Sequence[float]] | None]:
+    """The largest ``speed_up`` and ``points`` over baseline ``kind``: value, cell and interval."""
+    found: dict[str, tuple[float, int, Sequence[float]] | None] = {"speed_up": None, "points": None}
+    for entry in frontier:
+        if entry["rate_per_s"] != rate_per_s or entry["policy"]["kind"] != FAMILY:
+            continue
+        for against in entry["against"]:
+            baseline = cells[against["baseline"]]["policy"]
+            if (baseline["kind"], baseline["order"]) != (kind, "fcfs"):
+                continue
+            for name, largest in found.items():
+                value = against[name]
+                if value is not None and (largest is None or value > largest[0]):
+                    found[name] = value, against[f"{name}_cell"], against["ci"][name]
+    return found
+
+
+def label(policy: Mapping[str, Any]) -> str:
+    """A policy with the settings that the sweeps vary."""
+    varied = [policy[name] for name in ("kind", "order", "load") if name in policy]
+    varied += [f"{name}={policy[name]}" for name in ("tau", "delta_s") if name in policy]
+    if policy["order"] != "fcfs":
+        varied.append(f"aging={policy['aging']}")
+    return " ".join(map(str, varied))
+
+
+def with_interval(cell: Mapping[str, Any], name: str) -> str:
+    low, high = cell["ci"][name]
+    digits = 4 if name == "score" else 1
+    return f"{cell[name]:.{digits}f} ± {(high - low) / 2:.{digits}f}"
+
+
+def line(row: Sequence[str]) -> str:
+    """One row of a table."""
+    return "| " + " | ".join(row) + " |"
+
+
+def heading(row: Sequence[str]) -> str:
+    """The first two lines of a table."""
+    return f"{line(row)}\n|{'---|' * len(row)}"
+
+
+if __name__ == "__main__":
+    run(main)
