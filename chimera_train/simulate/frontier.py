@@ -16,15 +16,17 @@ The points are picked by the very runs that they are then judged on, so with man
 looks a little better than it is.
 """
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from chimera_train.scheduling.policy import PolicySettings
 from chimera_train.simulate.metrics import t_interval
 
 __all__ = ["BASELINES", "compare", "hypervolume", "policy_label"]
@@ -32,15 +34,42 @@ __all__ = ["BASELINES", "compare", "hypervolume", "policy_label"]
 #: Kinds of policies that need no predictor, which others are compared with.
 BASELINES = frozenset({"round_robin", "shortest_queue"})
 
+_WORDS = {
+    "load": "{}",
+    "tau": "τ={}",
+    "delta_s": "Δs={}",
+    "upgrade": "{}",
+    "ttft_target_ms": "≤{} ms",
+    "overload": "{}",
+    "latency_weight_per_s": "δ={}",
+    "cost_weight": "λ={}",
+    "aging": "aging {}",
+    "window": "window {}",
+}
+
 
 def policy_label(policy: Mapping[str, Any]) -> str:
-    """A policy in a few words, such as ``chimera stjf inflight τ=0.5``."""
-    parts = [policy["kind"], policy["order"]]
-    if policy["kind"] == "chimera":
-        parts.append(policy["load"])
-    if "tau" in policy:
-        parts.append(f"τ={policy['tau']}")
-    return " ".join(parts)
+    """A policy in a few words, such as ``chimera stjf inflight τ=0.5``.
+
+    Kind, order, load and τ are always named, other settings where they are not the default.
+    """
+    defaults = _defaults()[policy["kind"]]
+    words = [policy["kind"], policy["order"]]
+    for name, form in _WORDS.items():
+        if name in policy and (name in ("load", "tau") or policy[name] != defaults[name]):
+            words.append(form.format(policy[name]))
+    return " ".join(words)
+
+
+@functools.cache
+def _defaults() -> dict[str, dict[str, Any]]:
+    kinds = get_args(get_args(PolicySettings)[0])
+    return {
+        kind.model_fields["kind"].default: {
+            name: field.default for name, field in kind.model_fields.items()
+        }
+        for kind in kinds
+    }
 
 
 def hypervolume(c: npt.NDArray[np.float64], s: npt.NDArray[np.float64], reference: float) -> float:
