@@ -30,9 +30,11 @@ def test_the_stages_are_the_whole_job_in_order(commands):
     assert stages.index("collect traces") < stages.index("fit router")
     assert stages.count("collect steps") == 4  # three engines, and all of them together
     assert stages.count("calibrate --steps") == 3
-    assert max(i for i, stage in enumerate(stages) if stage == "collect steps") < stages.index(
-        "calibrate --steps"
-    )
+    made = [command[command.index("--out") + 1] for command in commands]
+    for number, command in enumerate(commands):
+        if command[1] == "calibrate":
+            inputs = {command[command.index("--steps") + 1], "data/sharing"}
+            assert inputs <= set(made[:number])
     assert [stage.split()[0] for stage in stages[-2:]] == ["simulate", "export"]
 
 

@@ -177,12 +177,14 @@ def test_a_log_directory_that_cannot_be_made_is_named(
 
 PROGRAM = textwrap.dedent(
     """
-    import sys, time
+    import signal, sys, time
     from pathlib import Path
     from chimera_train.output import Output
     from chimera_train.pool.launch import running_pool
     from chimera_train.pool.schema import load_pool
 
+    # Whoever runs the tests in the background has it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with running_pool(
         load_pool(Path(sys.argv[1])), log_dir=Path(sys.argv[2]), output=Output(quiet=True)
     ):
