@@ -178,6 +178,10 @@ class _Load:
         budget = self._info.max_num_batched_tokens
         prefills = [prefill_row(first_s, floor, n, budget) for first_s, n in self._prefills]
         found = [row for row in self._batches + prefills if row is not None]
+        # No step takes half the time of the quickest that only decode: what does is noise.
+        decodes = [row["step_ms"] for row in found if row["prefill_tokens"] == 0]
+        least_ms = np.quantile(decodes, 0.1) / 2 if decodes else 0.0
+        found = [row for row in found if row["step_ms"] >= least_ms]
         rows = [{"step": step, **row} for step, row in enumerate(found)]
         return rows, len(self._batches) + len(prefills) - len(rows)
 
