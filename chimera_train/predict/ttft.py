@@ -19,6 +19,7 @@ from chimera_train.predict.engine_arrays import (
     CACHED,
     CACHING,
     EXPECTED,
+    FREE_BLOCKS,
     GENERATED,
     N_RUNNING,
     N_WAITING,
@@ -37,7 +38,7 @@ from chimera_train.predict.engine_step import begin_step, end_step, enqueue, pla
 from chimera_train.predict.step_terms import step_ms
 from chimera_train.predict.step_time import StepTimeModel
 
-__all__ = ["TtftEstimator", "copy_expected", "first_and_last_ms"]
+__all__ = ["TtftEstimator", "copy_expected", "empty_like", "first_and_last_ms"]
 
 
 class TtftEstimator:
@@ -168,11 +169,27 @@ def copy_expected(state: EngineArrays, scratch: EngineArrays, longest: int) -> N
             slot += 1
     for count in range(state.counts.size):
         scratch.counts[count] = state.counts[count]
-    for limit in range(state.limits.size):
-        scratch.limits[limit] = state.limits[limit]
-    scratch.limits[CACHING] = 0
     for feature in range(state.ahead.size):
         scratch.ahead[feature] = state.ahead[feature]
+    _copy_limits(state, scratch)
+
+
+@in_place
+def empty_like(state: EngineArrays, scratch: EngineArrays, usable_blocks: int) -> None:
+    """Make ``scratch`` the same engine without requests, of so many free KV blocks."""
+    for count in range(state.counts.size):
+        scratch.counts[count] = 0
+    scratch.counts[FREE_BLOCKS] = usable_blocks
+    for feature in range(state.ahead.size):
+        scratch.ahead[feature] = 0.0
+    _copy_limits(state, scratch)
+
+
+@in_place
+def _copy_limits(state: EngineArrays, scratch: EngineArrays) -> None:
+    for limit in range(state.limits.size):
+        scratch.limits[limit] = state.limits[limit]
+    scratch.limits[CACHING] = 0  # the scratch engine does not know what its blocks hold
 
 
 @in_place

@@ -21,7 +21,7 @@ from chimera_train.predict import engine_arrays as rows
 from chimera_train.predict.engine_arrays import EngineArrays
 from chimera_train.predict.engine_run import advance
 from chimera_train.predict.engine_step import end_step, enqueue, has_work
-from chimera_train.predict.ttft import copy_expected, first_and_last_ms
+from chimera_train.predict.ttft import copy_expected, empty_like, first_and_last_ms
 from chimera_train.scheduling import core
 from chimera_train.scheduling.core import Views
 from chimera_train.scheduling.policy import (
@@ -244,14 +244,13 @@ def _estimate(sim: Sim, engine: int, stage: int, now_ms: float) -> None:
     if sim.state.queue_length[engine] > 0 and sim.policy.estimate != ALONE:
         views.ttft_ms[engine] = views.completion_ms[engine] = np.inf
         return
-    scratch = sim.scratch.engine
-    copy_expected(_engine(pool, engine), scratch, pool.longest[engine])
+    scratch, arrays = sim.scratch.engine, _engine(pool, engine)
     busy_ms = sim.clock.end_ms[engine] - now_ms
     if sim.policy.estimate == ALONE or busy_ms == np.inf:
-        for count in (rows.N_RUNNING, rows.N_WAITING, rows.N_STALE):
-            scratch.counts[count] = 0
-        scratch.counts[rows.FREE_BLOCKS] = pool.usable_blocks[engine]
+        empty_like(arrays, scratch, pool.usable_blocks[engine])
         busy_ms = 0.0
+    else:
+        copy_expected(arrays, scratch, pool.longest[engine])
     remaining = int(np.rint(programs.remaining_tokens[stage]))
     ttft_ms, completion_ms = first_and_last_ms(
         scratch,

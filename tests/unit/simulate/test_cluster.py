@@ -395,10 +395,12 @@ def test_utility_weighs_what_an_answer_costs(step_time):
             assert programs["cost"].tolist() == [{"large": 200.0, "small": 20.0}[expected]]
 
 
-def test_a_static_prior_does_not_see_the_load(step_time):
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_static_prior_does_not_see_the_load(step_time, is_async):
+    limits = {"max_num_seqs": 1, "async_scheduling": is_async}
     models = {
-        "a": step_time(terms={"const": 10.0}, max_num_seqs=1),
-        "b": step_time(terms={"const": 12.0}, max_num_seqs=1),
+        "a": step_time(terms={"const": 10.0}, **limits),
+        "b": step_time(terms={"const": 12.0}, **limits),
     }
     workload = make_workload([[[(1, 10)]]])
     chosen = {}
