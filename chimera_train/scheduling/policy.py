@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
-from pydantic import Field, RootModel, field_serializer, model_validator
+from pydantic import Field, PlainSerializer, RootModel, model_validator
 
 from chimera_train.config import Settings, load_yaml
 
@@ -43,6 +43,9 @@ NO_ESTIMATE, ALONE, LIVE, LIVE_TO_THE_END = range(4)
 LEAST_LATE, JOIN_SHORTEST_QUEUE, BEST_EFFORT = range(3)
 
 Overload = Literal["least_late", "shortest_queue", "best_effort"]
+
+# A number that may be infinite, which JSON does not have.
+_Extended = Annotated[float, PlainSerializer(lambda value: "inf" if math.isinf(value) else value)]
 
 
 class CompiledPolicy(NamedTuple):
@@ -102,15 +105,34 @@ class _Queueing(Settings):
         """Whether ŷ has any influence."""
         return self.order == "stjf"
 
+    def compiled(self) -> CompiledPolicy:
+        """The settings for compiled decisions."""
+        return CompiledPolicy(by_length=self.order == "stjf", aging=self.aging, **self._rule())
+
+    def _rule(self) -> dict[str, Any]:
+        """The fields of ``CompiledPolicy`` that say how an engine is chosen."""
+        raise NotImplementedError
+
+
+class _Predicting(_Queueing):
+    """A policy that goes by q and ŷ."""
+
+    @property
+    def needs_confidence(self) -> bool:
+        return True
+
+    @property
+    def needs_lengths(self) -> bool:
+        return True
+
 
 class RoundRobin(_Queueing):
     """New programs go to the engines in turn."""
 
     kind: Literal["round_robin"] = "round_robin"
 
-    def compiled(self) -> CompiledPolicy:
-        """The settings for compiled decisions."""
-        return CompiledPolicy(ROUND_ROBIN, self.order == "stjf", self.aging)
+    def _rule(self) -> dict[str, Any]:
+        return {"kind": ROUND_ROBIN}
 
 
 class ShortestQueue(_Queueing):
@@ -118,12 +140,11 @@ class ShortestQueue(_Queueing):
 
     kind: Literal["shortest_queue"] = "shortest_queue"
 
-    def compiled(self) -> CompiledPolicy:
-        """The settings for compiled decisions."""
-        return CompiledPolicy(SHORTEST_QUEUE, self.order == "stjf", self.aging)
+    def _rule(self) -> dict[str, Any]:
+        return {"kind": SHORTEST_QUEUE}
 
 
-class Chimera(_Queueing):
+class Chimera(_Predicting):
     """Algorithm 1: the most confident engine within a latency slack (§3.6).
 
     Attributes:
@@ -139,38 +160,23 @@ class Chimera(_Queueing):
 
     kind: Literal["chimera"] = "chimera"
     order: Literal["fcfs", "stjf"] = "stjf"
-    tau: float = Field(default=0.5, ge=0)
-    delta_s: float = Field(default=0.05, ge=0)
+    tau: _Extended = Field(default=0.5, ge=0)
+    delta_s: _Extended = Field(default=0.05, ge=0)
     load: Literal["inflight", "inflight+self", "sfs"] = "inflight+self"
     upgrade: Literal["margin", "argmax"] = "margin"
 
-    @property
-    def needs_confidence(self) -> bool:
-        return True
-
-    @property
-    def needs_lengths(self) -> bool:
-        return True
-
-    def compiled(self) -> CompiledPolicy:
-        """The settings for compiled decisions."""
-        return CompiledPolicy(
-            CHIMERA,
-            self.order == "stjf",
-            self.aging,
-            self.tau,
-            self.delta_s,
-            self.upgrade == "margin",
-            self.load == "inflight+self",
-            LIVE_TO_THE_END if self.load == "sfs" else NO_ESTIMATE,
-        )
-
-    @field_serializer("tau", "delta_s")
-    def _infinity_as_text(self, value: float) -> float | str:
-        return "inf" if math.isinf(value) else value  # JSON has no infinity
+    def _rule(self) -> dict[str, Any]:
+        return {
+            "kind": CHIMERA,
+            "tau": self.tau,
+            "delta_s": self.delta_s,
+            "by_margin": self.upgrade == "margin",
+            "add_self": self.load == "inflight+self",
+            "estimate": LIVE_TO_THE_END if self.load == "sfs" else NO_ESTIMATE,
+        }
 
 
-class _Utility(_Queueing):
+class _Utility(_Predicting):
     """The engine of the greatest utility U = q − λ·cost.
 
     Attributes:
@@ -180,13 +186,21 @@ class _Utility(_Queueing):
 
     cost_weight: float = Field(default=5e-4, ge=0)
 
-    @property
-    def needs_confidence(self) -> bool:
-        return True
+    def _rule(self) -> dict[str, Any]:
+        return {"kind": UTILITY, "cost_weight": self.cost_weight}
 
-    @property
-    def needs_lengths(self) -> bool:
-        return True
+
+class _InTime(_Utility):
+    """The same among engines that begin in time.
+
+    Attributes:
+        ttft_target_ms: τ, the time to first token that is wanted; ``inf`` for none.
+    """
+
+    ttft_target_ms: _Extended = Field(gt=0)
+
+    def _rule(self) -> dict[str, Any]:
+        return {**super()._rule(), "ttft_target_ms": self.ttft_target_ms}
 
 
 class LatencyAgnostic(_Utility):
@@ -194,40 +208,20 @@ class LatencyAgnostic(_Utility):
 
     kind: Literal["latency_agnostic"] = "latency_agnostic"
 
-    def compiled(self) -> CompiledPolicy:
-        """The settings for compiled decisions."""
-        return CompiledPolicy(
-            UTILITY, self.order == "stjf", self.aging, cost_weight=self.cost_weight
-        )
 
-
-class StaticPrior(_Utility):
-    """The greatest utility among engines that, were they idle, would begin in time (a baseline).
-
-    Attributes:
-        ttft_target_ms: τ, the time to first token that is wanted.
-    """
+class StaticPrior(_InTime):
+    """The greatest utility among engines that, were they idle, would begin in time (a baseline)."""
 
     kind: Literal["static_prior"] = "static_prior"
-    ttft_target_ms: float = Field(gt=0)
 
-    def compiled(self) -> CompiledPolicy:
-        """The settings for compiled decisions."""
-        return CompiledPolicy(
-            UTILITY,
-            self.order == "stjf",
-            self.aging,
-            estimate=ALONE,
-            ttft_target_ms=self.ttft_target_ms,
-            cost_weight=self.cost_weight,
-        )
+    def _rule(self) -> dict[str, Any]:
+        return {**super()._rule(), "estimate": ALONE}
 
 
-class Sfs(_Utility):
+class Sfs(_InTime):
     """The greatest utility among engines that, as they are loaded, begin in time (SFS §5).
 
     Attributes:
-        ttft_target_ms: τ, the time to first token that is wanted; ``inf`` for none.
         latency_weight_per_s: δ, utility that a second of TTFT costs; the relaxation of the target.
         overload: what is done if no engine begins in time: ``least_late``, as published, takes the
             one that begins first; ``shortest_queue`` that of the fewest requests; ``best_effort``
@@ -235,26 +229,16 @@ class Sfs(_Utility):
     """
 
     kind: Literal["sfs"] = "sfs"
-    ttft_target_ms: float = Field(gt=0)
     latency_weight_per_s: float = Field(default=0.0, ge=0)
     overload: Overload = "best_effort"
 
-    def compiled(self) -> CompiledPolicy:
-        """The settings for compiled decisions."""
-        return CompiledPolicy(
-            UTILITY,
-            self.order == "stjf",
-            self.aging,
-            estimate=LIVE,
-            ttft_target_ms=self.ttft_target_ms,
-            cost_weight=self.cost_weight,
-            latency_weight_per_ms=self.latency_weight_per_s / 1000,
-            overload=get_args(Overload).index(self.overload),
-        )
-
-    @field_serializer("ttft_target_ms")
-    def _infinity_as_text(self, value: float) -> float | str:
-        return "inf" if math.isinf(value) else value
+    def _rule(self) -> dict[str, Any]:
+        return {
+            **super()._rule(),
+            "estimate": LIVE,
+            "latency_weight_per_ms": self.latency_weight_per_s / 1000,
+            "overload": get_args(Overload).index(self.overload),
+        }
 
 
 PolicySettings = Annotated[

@@ -58,6 +58,7 @@ def test_the_soonest(engines, data):
     [
         LatencyAgnostic(),
         StaticPrior(ttft_target_ms=100),
+        StaticPrior(ttft_target_ms=math.inf),
         Sfs(ttft_target_ms=math.inf, latency_weight_per_s=0.1, overload="least_late"),
         Chimera(load="sfs"),
     ],
