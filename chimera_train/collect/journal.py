@@ -39,6 +39,7 @@ class Journal:
         self._key = key
         self._pending: list[dict[str, Any]] = []
         self._lock = threading.Lock()
+        self._is_sealed = False
         stored = self._read()
         if not self.entries:
             # Nothing to lose: a run that stored nothing does not bind the next one.
@@ -61,12 +62,25 @@ class Journal:
         self.runs[-1] |= facts
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Store one piece; returns once it is on the disk. Thread-safe."""
+        """Store one piece, unless ``seal`` was called; returns once it is on the disk.
+
+        Thread-safe.
+        """
         with self._lock:
+            if self._is_sealed:
+                return
             self._lines.append(*self._pending, dict(entry))
             self.runs += [line["run"] for line in self._pending if "run" in line]
             self._pending.clear()
             self.entries[self._key(entry)] = dict(entry)
+
+    def seal(self) -> None:
+        """Store no further piece; returns once one that is being stored is on the disk.
+
+        What is made of the entries then has all that the file has, though a thread may still run.
+        """
+        with self._lock:
+            self._is_sealed = True
 
     def _read(self) -> Any:
         settings: Any = None

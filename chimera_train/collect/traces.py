@@ -103,6 +103,7 @@ def collect_traces(
                     journal.begin_run(provenance.describe_run(ready))
                     tokens_per_s = _run(collector, ready, jobs, missing, output)
         finally:
+            journal.seal()
             counts = Counts.of(journal)
             if counts.programs:
                 write_data_set(out, journal, jobs, questions)

@@ -30,6 +30,16 @@ def fill(directory: Path, *names: str) -> None:
             journal.append(piece(name))
 
 
+def test_a_sealed_journal_takes_no_more(tmp_path: Path) -> None:
+    with open_at(tmp_path) as journal:
+        journal.append(piece("a"))
+        journal.seal()
+        journal.append(piece("b"))
+        assert list(journal.entries) == ["a"]
+    with open_at(tmp_path) as journal:
+        assert list(journal.entries) == ["a"]
+
+
 def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
     fill(tmp_path / "new" / "dir", "a", "b")
     fill(tmp_path / "new" / "dir", "c")
