@@ -9,13 +9,9 @@ for them, and its words and punctuation marks are counted as its tokens.
 """
 
 import argparse
-import gzip
-import json
-import os
-import re
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +28,14 @@ from chimera_train.traces.schemas import SCHEMAS
 from chimera_train.traces.split import HOLDOUT_FOLD, N_FOLDS
 from chimera_train.traces.store import Traces
 
-QUESTIONS = "gsm8k/gsm8k_multi_model.jsonl.gz"
-STAGES = "gsm8k/gsm8k_stage_tokens.jsonl.gz"
+sys.path.insert(0, str(Path(__file__).parents[1] / "pipelines" / "public"))
+from prepare import GSM8K, GSM8K_STAGES, llm_calls, read_lines, word_tokens
+from script import default_data
 
 
 def main() -> None:
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--data", type=Path, default=Path(os.environ.get("CHIMERA_SHARED_DATA", beside))
-    )
+    parser.add_argument("--data", type=Path, default=default_data())
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     output = Output(as_json=arguments.json)
@@ -79,13 +73,13 @@ def main() -> None:
 
 def mathcoder(data: Path) -> Traces:
     """The public data as trace tables."""
-    questions = {row["idx"]: row["question"] for row in read_lines(data / QUESTIONS)}
+    questions = {row["idx"]: row["question"] for row in read_lines(data / GSM8K)}
     programs: list[dict[str, Any]] = []
     stages: list[dict[str, Any]] = []
-    for row in read_lines(data / STAGES):
+    for row in read_lines(data / GSM8K_STAGES):
         program = f"{row['model']}/{row['idx']}"
         text = questions[row["idx"]]
-        question_tokens = len(re.findall(r"\w+|[^\w\s]", text))
+        question_tokens = word_tokens(text)
         calls = list(llm_calls(row["stages"], question_tokens))
         programs.append(
             {
@@ -117,26 +111,6 @@ def mathcoder(data: Path) -> Traces:
         for index, text in questions.items()
     ]
     return Traces(frame("programs", programs), frame("stages", stages), frame("questions", texts))
-
-
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(path, "rt", encoding="utf-8") as stream:
-        yield from map(json.loads, stream)
-
-
-def llm_calls(fragments: list[dict[str, Any]], context: int) -> Iterator[tuple[int, int]]:
-    """(prompt tokens, output tokens) of each call; an execution's tokens are the next's prompt."""
-    output = 0
-    for fragment in fragments:
-        if fragment["role"] != "execution":
-            output += fragment["tokens"]
-            continue
-        if output:
-            yield context, output
-        context += output + fragment["tokens"]
-        output = 0
-    if output:
-        yield context, output
 
 
 def frame(name: str, rows: list[dict[str, Any]]) -> pd.DataFrame:

@@ -79,14 +79,14 @@ def gsm8k(data: Path) -> Iterator[Program]:
     questions = {row["idx"]: row["question"] for row in read_lines(data / GSM8K)}
     for row in read_lines(data / GSM8K_STAGES):
         text = questions[row["idx"]]
-        tokens = _tokens(text)
-        calls = list(_llm_calls(row["stages"], tokens))
+        tokens = word_tokens(text)
+        calls = list(llm_calls(row["stages"], tokens))
         cut = list(_within_context(calls))
         score = float(row["correct"] and cut == calls)
         yield Program(text, text, "mathcoder", row["model"], score, cut, tokens)
 
 
-def _llm_calls(fragments: Sequence[Mapping[str, Any]], context: int) -> Iterator[tuple[int, int]]:
+def llm_calls(fragments: Sequence[Mapping[str, Any]], context: int) -> Iterator[tuple[int, int]]:
     """(prompt, output) tokens of each call; an execution's tokens are the next one's prompt."""
     output = 0
     for fragment in fragments:
@@ -126,7 +126,7 @@ def mmlu_pro(models: Sequence[str]) -> Callable[[Path], Iterator[Program]]:
             options = (f"{letter}. {option}" for letter, option in letters)
             text = "\n".join([row["question"], *options])
             for model, outcome in zip(models, outcomes, strict=True):
-                stages = [(_tokens(text), outcome["tokens"])]
+                stages = [(word_tokens(text), outcome["tokens"])]
                 score = float(outcome["correct"])
                 yield Program(row["question"], text, "direct", model, score, stages)
 
@@ -254,7 +254,8 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, stream)
 
 
-def _tokens(text: str) -> int:
+def word_tokens(text: str) -> int:
+    """Words and punctuation marks, which stand for the tokens of a text without a tokenizer."""
     return len(re.findall(r"\w+|[^\w\s]", text))
 
 
