@@ -9,9 +9,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from chimera_train.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = [
     "JsonLines",
@@ -23,6 +26,7 @@ __all__ = [
     "sha256",
     "writable",
     "write_json",
+    "write_png",
     "write_text",
 ]
 
@@ -91,6 +95,12 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON with stable key order; NaN and infinity are refused."""
     write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+def write_png(figure: "Figure", path: Path, *, dpi: int = 120) -> None:
+    """Draw a matplotlib figure as PNG atomically, creating parent directories."""
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=dpi, format="png")
 
 
 def read_json(path: Path) -> Any:

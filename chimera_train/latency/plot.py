@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from chimera_train.files import atomic_path
+from chimera_train.files import write_png
 from chimera_train.latency.calibrate import Calibration
 from chimera_train.latency.fit import REGIMES, regimes
 
@@ -25,7 +24,6 @@ def plot_calibration(path: Path, calibration: Calibration, frame: pd.DataFrame) 
     """
     document = calibration.document
     figure = Figure(figsize=(6, 6), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot(
         xscale="log",
         yscale="log",
@@ -50,5 +48,4 @@ def plot_calibration(path: Path, calibration: Calibration, frame: pd.DataFrame) 
     ends = (measured.min(), measured.max())
     axes.plot(ends, ends, color="0.4", linewidth=0.8)
     axes.legend()
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+    write_png(figure, path, dpi=150)

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
-from chimera_train.files import atomic_path
+from chimera_train.files import write_png
 from chimera_train.traces.store import Traces
 
 __all__ = ["plot_lengths"]
@@ -34,5 +34,4 @@ def plot_lengths(traces: Traces, path: Path) -> None:
     axes.set_ylim(0, 1)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right", fontsize="small")
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=120, format="png")
+    write_png(figure, path)

@@ -8,8 +8,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from chimera_train.files import write_png
 from chimera_train.simulate.frontier import policy_label
-from chimera_train.simulate.panels import half_widths, panel_figure, panel_title, save_png
+from chimera_train.simulate.panels import half_widths, panel_figure, panel_title
 
 __all__ = ["plot_frontier"]
 
@@ -41,7 +42,7 @@ def plot_frontier(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
         handles.append(Line2D([], [], color=colour, marker="o"))
         labels.append(policy_label(dict(policy)))
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small")
-    save_png(figure, path)
+    write_png(figure, path)
 
 
 def _draw_line(axes: Axes, line: Sequence[Mapping[str, Any]], colour: str) -> None:

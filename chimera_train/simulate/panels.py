@@ -2,14 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from chimera_train.files import atomic_path
-
-__all__ = ["half_widths", "panel_figure", "panel_title", "save_png"]
+__all__ = ["half_widths", "panel_figure", "panel_title"]
 
 
 def panel_figure(n: int, *, sharey: bool = False, height: float = 3.5) -> tuple[Figure, list[Axes]]:
@@ -32,9 +29,3 @@ def panel_title(pool: str | None, rate_per_s: float | None) -> str:
 def half_widths(intervals: Sequence[Sequence[float] | None]) -> list[float]:
     """Half of each interval [low, high]; 0 where there is none."""
     return [0.0 if ends is None else (ends[1] - ends[0]) / 2 for ends in intervals]
-
-
-def save_png(figure: Figure, path: Path) -> None:
-    """Write ``figure`` atomically."""
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=120, format="png")

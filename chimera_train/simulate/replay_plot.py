@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from chimera_train.files import atomic_path
+from chimera_train.files import write_png
 from chimera_train.simulate.replay import MEASURED
 
 __all__ = ["plot_replay"]
@@ -19,7 +18,6 @@ def plot_replay(path: Path, predicted: pd.DataFrame, measured: pd.DataFrame) -> 
     """
     names = [name for name in MEASURED if name in measured]
     figure = Figure(figsize=(4.5 * len(names), 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
     for number, name in enumerate(names, 1):
         label = name.removesuffix("_ms").upper()
         axes = figure.add_subplot(
@@ -34,5 +32,4 @@ def plot_replay(path: Path, predicted: pd.DataFrame, measured: pd.DataFrame) -> 
         axes.scatter(measured[name], predicted[name], s=8, linewidths=0, color="#0072b2")
         ends = (measured[name].min(), measured[name].max())
         axes.plot(ends, ends, color="0.4", linewidth=0.8)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+    write_png(figure, path, dpi=150)

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 from matplotlib.patches import Patch
 
+from chimera_train.files import write_png
 from chimera_train.simulate.frontier import policy_label
-from chimera_train.simulate.panels import half_widths, panel_figure, panel_title, save_png
+from chimera_train.simulate.panels import half_widths, panel_figure, panel_title
 
 __all__ = ["plot_over_rates", "plot_queue", "plot_utilisation"]
 
@@ -86,7 +87,7 @@ def _plot_bars(groups: Sequence[_Bars], xlabel: str, path: Path) -> None:
         axes.set_title(panel_title(pool if several_pools else None, rate_per_s), fontsize="medium")
     handles = [Patch(color=f"C{i % 10}") for i in range(len(names))]
     figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize="small")
-    save_png(figure, path)
+    write_png(figure, path)
 
 
 def plot_over_rates(figures: Sequence[Sequence[Mapping[str, Any]]], path: Path) -> None:
@@ -118,4 +119,4 @@ def plot_over_rates(figures: Sequence[Sequence[Mapping[str, Any]]], path: Path) 
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=2, fontsize="small"
     )
-    save_png(figure, path)
+    write_png(figure, path)

@@ -6,8 +6,9 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from chimera_train.files import write_png
 from chimera_train.simulate.objective import ObjectiveSettings
-from chimera_train.simulate.panels import half_widths, panel_figure, save_png
+from chimera_train.simulate.panels import half_widths, panel_figure
 
 __all__ = ["plot_tune"]
 
@@ -24,7 +25,7 @@ def plot_tune(document: Mapping[str, Any], objective: ObjectiveSettings, path: P
     figure, panels = panel_figure(len(beside))
     for axes, name in zip(panels, beside, strict=True):
         _draw(axes, name, document, objective)
-    save_png(figure, path)
+    write_png(figure, path)
 
 
 def _draw(axes: Axes, name: str, document: Mapping[str, Any], objective: ObjectiveSettings) -> None:
