@@ -152,7 +152,7 @@ def rescaled(times_ms: npt.NDArray[np.float64], rate_per_s: float) -> npt.NDArra
             " changed: record more of them, or leave out rates_per_s."
         )
     wanted_ms = 1000.0 * (times_ms.size - 1) / rate_per_s
-    return (times_ms - times_ms[0]) * (wanted_ms / length_ms)
+    return (times_ms - times_ms[0]) / length_ms * wanted_ms
 
 
 def _on_drawn_questions(

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chimera_train.errors import ConfigError, DataError
@@ -99,6 +99,7 @@ def test_poisson_has_dispersion_one():
     start=st.floats(-1e6, 1e6),
     rate=st.floats(0.01, 1000),
 )
+@example(gaps=[2.225073858507203e-309], start=0.0, rate=1.0)  # a ratio of lengths would overflow
 def test_rescaling_keeps_order_and_proportions_and_gives_the_rate(gaps, start, rate):
     times_ms = start + np.concatenate([[0.0], np.cumsum(gaps)])
     length_ms = times_ms[-1] - times_ms[0]
