@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
 
+import httpx2
 import numpy as np
 import openai
 from pydantic import Field
@@ -21,6 +21,7 @@ from pydantic import Field
 from chimera_train.collect import provenance
 from chimera_train.collect.alive import require_alive
 from chimera_train.collect.runner import Endpoint, open_endpoint
+from chimera_train.collect.token_stream import stream_tokens
 from chimera_train.config import Settings
 from chimera_train.errors import ConfigError, EngineError
 from chimera_train.files import write_json
@@ -196,7 +197,7 @@ async def _decode_together(engines: Sequence[RunningEngine], n_seqs: int) -> lis
                 unmeasured -= 1
                 while unmeasured:
                     await _decode(endpoint, n_seqs, _FILL_TOKENS)
-        except openai.APIError as error:
+        except (openai.APIError, httpx2.TransportError) as error:
             raise EngineError(
                 f"Engine '{engine.spec.name}' refused a request for {_TOKENS} tokens: {error}."
             ) from error
@@ -208,14 +209,7 @@ async def _decode_together(engines: Sequence[RunningEngine], n_seqs: int) -> lis
 async def _decode(endpoint: Endpoint, n_seqs: int, tokens: int) -> float:
     """Time per token in ms of ``n_seqs`` requests at once."""
     start = time.perf_counter()
-    await asyncio.gather(*(_complete(endpoint, tokens) for _ in range(n_seqs)))
+    # Streamed and each by itself, as requests are that go through the gateway.
+    requests = (stream_tokens(endpoint, [list(_PROMPT)], tokens, [[]]) for _ in range(n_seqs))
+    await asyncio.gather(*requests)
     return (time.perf_counter() - start) * 1000 / tokens
-
-
-async def _complete(endpoint: Endpoint, tokens: int) -> Any:
-    return await endpoint.client.completions.create(
-        model=endpoint.model,
-        prompt=list(_PROMPT),
-        max_tokens=tokens,
-        extra_body={"ignore_eos": True},
-    )

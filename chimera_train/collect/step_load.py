@@ -9,6 +9,7 @@ import numpy as np
 from chimera_train.collect.device import read_clocks
 from chimera_train.collect.runner import Endpoint
 from chimera_train.collect.step_plan import Cell
+from chimera_train.collect.token_stream import stream_tokens
 from chimera_train.pool.schema import EngineInfo
 
 __all__ = ["Load"]
@@ -71,9 +72,7 @@ class Load:
 
     async def _send(self, n_seqs: int, prompt_tokens: int, output_tokens: int) -> None:
         prompts = self._rng.integers(self._vocabulary, size=(n_seqs, prompt_tokens))
-        await self._endpoint.client.completions.create(
-            model=self._endpoint.model,
-            prompt=prompts.tolist(),
-            max_tokens=output_tokens,
-            extra_body={"ignore_eos": True},
+        # Streamed, as every request is that goes through the gateway: it costs the engine time.
+        await stream_tokens(
+            self._endpoint, prompts.tolist(), output_tokens, [[] for _ in range(n_seqs)]
         )

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import numpy as np
 import openai
 
@@ -96,7 +97,7 @@ class Profile:
             if self.is_begun:
                 self.write()
                 output.warn(f"{self._out} holds a part of the profile: the same command goes on")
-            if isinstance(error, openai.APIError):
+            if isinstance(error, openai.APIError | httpx2.TransportError):
                 require_alive(running)
                 raise EngineError(
                     f"Engine '{self._engine}' refused a profiling request: {error}."

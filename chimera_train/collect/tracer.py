@@ -5,9 +5,9 @@ environment variable ``CHIMERA_STEPS_FILE``. The engine schedules exactly as it 
 vLLM calls this interface non-public: what is used of it is listed in
 ``tests/unit/collect/test_tracer.py``, which fails when it changes.
 
-A step lasts from the moment when its batch is scheduled, or the step before it ends if that is
-later (asynchronous scheduling prepares a batch while the one before still runs), until its output
-is back at the scheduler.
+A step lasts until its output is back at the scheduler, from when the step before it ended, if that
+left requests behind: what the engine does in between, such as handing out tokens and scheduling, is
+time that its requests wait. At an engine that had nothing to do it begins with its scheduling.
 """
 
 import os
@@ -48,7 +48,7 @@ class _OpenStep(NamedTuple):
     shape: BatchShape
     kv_blocks_used: int
     schedule_ms: float
-    ready_s: float
+    start_s: float
 
 
 class _TracingScheduler(Scheduler):
@@ -61,6 +61,7 @@ class _TracingScheduler(Scheduler):
         self._step_log = StepLog(Path(os.environ[FILE_VARIABLE]), engine)
         self._open_steps: deque[_OpenStep] = deque()
         self._last_end_s = 0.0
+        self._is_left_busy = False
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         start_s = time.monotonic()
@@ -71,7 +72,7 @@ class _TracingScheduler(Scheduler):
             blocks = self.kv_cache_manager.block_pool
             # One block is vLLM's own placeholder.
             used = blocks.num_gpu_blocks - 1 - blocks.get_num_free_blocks()
-        step = _OpenStep(output, shape, used, schedule_ms, ready_s=time.monotonic())
+        step = _OpenStep(output, shape, used, schedule_ms, start_s)
         self._open_steps.append(step)
         return output
 
@@ -82,17 +83,20 @@ class _TracingScheduler(Scheduler):
             if step.output is not scheduler_output:
                 raise LookupError("steps do not finish in the order in which they were scheduled")
         if step.shape.n_seqs:
+            # Asynchronous scheduling begins while the step before still runs.
+            begin_s = max(self._last_end_s, 0.0 if self._is_left_busy else step.start_s)
             self._step_log.add(
                 step.shape,
                 kv_blocks_used=step.kv_blocks_used,
                 schedule_ms=step.schedule_ms,
-                step_ms=(end_s - max(step.ready_s, self._last_end_s)) * 1000,
+                step_ms=(end_s - begin_s) * 1000,
                 end_s=end_s,
             )
         self._last_end_s = end_s
         result = super().update_from_output(scheduler_output, *args, **kwargs)
-        is_busy = any(step.shape.n_seqs for step in self._open_steps)
-        if not is_busy and not self.has_unfinished_requests():
+        self._is_left_busy = self.has_unfinished_requests()
+        is_scheduled = any(step.shape.n_seqs for step in self._open_steps)
+        if not is_scheduled and not self._is_left_busy:
             # Nobody waits for an idle engine, and what a reply belongs to is recorded before it.
             self._step_log.flush()
         return result

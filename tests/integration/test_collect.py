@@ -277,6 +277,7 @@ def test_the_tracer_records_what_vllm_schedules(
         if requests:
             scheduler.add_request(requests.pop(0))
         if scheduler.has_unfinished_requests():
+            time.sleep(0.002)  # what an engine does between its steps
             output = scheduler.schedule()
             computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
             cached = output.scheduled_cached_reqs
@@ -308,6 +309,7 @@ def test_the_tracer_records_what_vllm_schedules(
     assert shapes == [tuple(shape) for shape in expected]
     assert engine["async_scheduling"] is is_async
     assert engine["num_kv_blocks"] == 10
+    assert all(step["step_ms"] >= 2 for step in recorded[1:])
     # The cases that were asked for did occur.
     assert resumed > 0
     assert reused_tokens > 0

@@ -77,7 +77,11 @@ class FakeEngine:
         start = time.monotonic()
         await asyncio.sleep(self.delay_s)
         self.spans.append((body["max_tokens"], start, time.monotonic()))
-        return JSONResponse({"id": "1", "choices": [], "created": 1, "model": "fake"})
+        usage = {"completion_tokens": body["max_tokens"]}
+        events = [
+            _event([{"index": i, "text": ""}], usage=usage) for i in range(len(body["prompt"]))
+        ]
+        return Response(b"".join(events), media_type="text/event-stream")
 
     async def _stream(self, body: dict[str, Any], mishap: str | None) -> AsyncIterator[bytes]:
         self.active += 1

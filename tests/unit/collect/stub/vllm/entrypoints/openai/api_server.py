@@ -1,4 +1,4 @@
-"""An engine that answers STUB_ANSWERS chat requests and then dies with a last word in its log."""
+"""An engine that answers STUB_ANSWERS requests and then dies with a last word in its log."""
 
 import json
 import os
@@ -17,15 +17,15 @@ class Handler(BaseHTTPRequestHandler):
         self._send({"data": [{"id": name}], "version": "0.0.stub"})
 
     def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if next(REQUESTS) > ANSWERS:
             sys.stderr.write("out of imaginary memory\n")
             sys.stderr.flush()
             os.kill(os.getpid(), signal.SIGKILL)
+        usage = {"prompt_tokens": 5, "completion_tokens": body.get("max_tokens", 2)}
         chunks = [
             {"choices": [{"index": 0, "delta": {"content": "answer 2"}}]},
-            {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
-            {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}},
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": usage},
         ]
         events = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks] + ["data: [DONE]\n\n"]
         self._send("".join(events), "text/event-stream")

@@ -87,12 +87,22 @@ class Handler(BaseHTTPRequestHandler):
             return
         time.sleep(control.get("stalls_s", 0.0))
         complete(len(body["prompt"]), len(body["prompt"][0]), body["max_tokens"])
-        self.answer(200, {"id": "1", "choices": [], "created": 1, "model": "stub"})
+        usage = {"completion_tokens": body["max_tokens"]}
+        chunks = [
+            {"choices": [{"index": index, "text": ""}], "usage": usage}
+            for index in range(len(body["prompt"]))
+        ]
+        self.send(
+            200, "".join(map("data: {}\n\n".format, map(json.dumps, chunks))), "text/event-stream"
+        )
 
     def answer(self, status, body):
-        data = json.dumps(body).encode()
+        self.send(status, json.dumps(body), "application/json")
+
+    def send(self, status, text, content_type):
+        data = text.encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
