@@ -51,9 +51,8 @@ def tables(
     The costs are micro-dollars per token of each engine, shape (n_engines,).
     """
     n = int(log.n[0])
-    program, stage, engine, arrival_ms, end_ms = (
-        column[:n] for column in (log.program, log.stage, log.engine, log.arrival_ms, log.end_ms)
-    )
+    program, stage, engine = (column[:n] for column in (log.program, log.stage, log.engine))
+    arrival_ms, end_ms = log.arrival_ms[:n], log.end_ms[:n]
     names = pd.array(engines, dtype="str").take(engine)
     n_programs = log.current.size
     # Requests are in order of arrival: a program's last write is its first stage, or its last.

@@ -59,10 +59,10 @@ def test_processes_do_not_change_the_result(config, write):
 def test_every_policy_meets_the_same_programs_under_a_seed(config, write, monkeypatch):
     met = {}
 
-    def noted(pool, models, workload, policy, arrivals):
+    def noted(pool, models, workload, policy, arrivals, events):
         key = (arrivals.times_ms.tobytes(), arrivals.questions.tobytes(), arrivals.luck.tobytes())
         met.setdefault(json.dumps(policy.model_dump()), []).append(key)
-        return simulate_once(pool, models, workload, policy, arrivals)
+        return simulate_once(pool, models, workload, policy, arrivals, events)
 
     monkeypatch.setattr(grid, "simulate_once", noted)
     sweep(load(write, config))
