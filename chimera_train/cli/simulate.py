@@ -126,9 +126,12 @@ def _report(output: Output, result: "SweepResult", files: list[Path]) -> None:
         output.info(f"{result.resumed} of {len(result.runs)} runs were finished before")
     columns = ["policy", "rate/s", "C ms/token", "S", "latency ms", "p95 ms", "TTFT ms", "queue ms"]
     figures = ["latency_per_token_ms", "score", "latency_ms", "latency_p95_ms", "ttft_ms"]
+    figures += ["queue_ms"]
+    if any(cell["restarts"] for cell in result.cells):
+        columns += ["restarts"]
+        figures += ["restarts"]
     rows: list[list[Any]] = [
-        [policy_label(cell["policy"]), cell["rate_per_s"]]
-        + [cell[figure] for figure in [*figures, "queue_ms"]]
+        [policy_label(cell["policy"]), cell["rate_per_s"], *(cell[figure] for figure in figures)]
         for cell in result.cells
     ]
     output.result(

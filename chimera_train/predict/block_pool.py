@@ -30,10 +30,12 @@ KEYS, OF = range(2)
 _MOST_BLOCKS = 1 << 22
 
 
-def free_all(engine: EngineArrays) -> None:
-    """Make every block free and without text, in order of their numbers."""
-    n = engine.blocks.shape[1]
+@in_place
+def free_all(engine: EngineArrays, n_blocks: int) -> None:
+    """Make the engine's ``n_blocks`` free and without text, in order of their numbers."""
+    n = n_blocks + 1
     engine.blocks[:] = 0
+    engine.cache[:] = 0
     for block in range(n):
         engine.blocks[BEFORE, block] = (block - 1) % n
         engine.blocks[AFTER, block] = (block + 1) % n

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from chimera_train.compiled import in_place
 from chimera_train.errors import DataError
 from chimera_train.pool.schema import EngineInfo
 from chimera_train.predict import engine_arrays as rows
@@ -14,7 +15,7 @@ from chimera_train.predict.block_pool import free_all
 from chimera_train.predict.engine_arrays import EngineArrays
 from chimera_train.predict.engine_step import blocks_of, enqueue
 
-__all__ = ["Resident", "empty_engine", "engine_with", "max_request_tokens"]
+__all__ = ["Resident", "clear", "empty_engine", "engine_with", "max_request_tokens"]
 
 
 def max_request_tokens(info: EngineInfo) -> int:
@@ -104,8 +105,23 @@ def empty_engine(
         cache=np.zeros((2, 1 << (2 * n_blocks).bit_length() if caching else 0), dtype=np.int64),
     )
     if caching:
-        free_all(engine)
+        free_all(engine, n_blocks)
     return engine
+
+
+@in_place
+def clear(engine: EngineArrays, usable_blocks: int) -> None:
+    """Take all requests and steps out of an engine, and what its KV blocks hold.
+
+    It goes on counting steps. ``usable_blocks`` are those that it has.
+    """
+    counts = engine.counts
+    counts[rows.N_RUNNING] = counts[rows.N_WAITING] = counts[rows.N_STALE] = 0
+    counts[rows.FREE_BLOCKS] = usable_blocks
+    engine.step[:] = 0.0
+    engine.ahead[:] = 0.0
+    if engine.limits[rows.CACHING]:
+        free_all(engine, usable_blocks)
 
 
 def engine_with(

@@ -27,6 +27,7 @@ __all__ = [
     "Views",
     "admit",
     "complete",
+    "engine_down",
     "fail",
     "on_program_end",
     "on_tokens",
@@ -142,6 +143,16 @@ def fail(state: SchedulerState, request: int) -> None:
     """A request, queued or running, will not complete; its program's load is cleared."""
     complete(state, request)
     monitor.clear(state, state.request_program[request], state.request_engine[request])
+
+
+@in_place
+def engine_down(state: SchedulerState, engine: int) -> None:
+    """Choose the engine no more; its programs lose it.
+
+    Its requests, queued and running, stay until they are reported complete or failed.
+    """
+    state.up[engine] = False
+    monitor.evict(state, engine)
 
 
 @in_place

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chimera_train.errors import ConfigError, EngineError
-from chimera_train.scheduling import core, monitor
+from chimera_train.scheduling import core
 from chimera_train.scheduling.model import Decision, EngineProfile, Request
 from chimera_train.scheduling.policy import NO_ESTIMATE, UTILITY, PolicySettings
 from chimera_train.scheduling.state import (
@@ -168,13 +168,12 @@ class Scheduler:
             q where ``needs_confidence``): they are live no more.
         """
         state = self._state
-        state.up[engine] = False
+        core.engine_down(state, engine)
         waiting = state.queue[engine, : state.queue_length[engine]]
         waiting = waiting[np.argsort(state.request_arrival[waiting])].copy()
         request_ids = [self._requests.name(slot) for slot in waiting.tolist()]
         for request_id in request_ids:
             core.complete(state, self._requests.give_back(request_id))
-        monitor.evict(state, engine)
         return request_ids
 
     def on_engine_up(self, engine: int) -> None:

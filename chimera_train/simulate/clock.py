@@ -1,7 +1,7 @@
 """When the step under way at each engine ends, where engines that share a device slow each other.
 
-While k engines of a device are busy, each proceeds at 1/curve[k - 1] of its own speed; a step under
-way changes pace when k changes.
+While k engines of a device are busy, each proceeds at 1/curve[k - 1] of its own speed, and at all
+times at 1/factor of it; a step under way changes pace when k or its engine's factor changes.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,11 @@ __all__ = [
     "begin",
     "end",
     "next_engine",
+    "set_factor",
     "shares",
     "slowdown",
     "step_clock",
+    "stop",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -35,6 +37,7 @@ class StepClock(NamedTuple):
         device: number of the engine's device, -1 if it shares none, int64.
         curves: of each device the slow-down of its engines by how many are busy, from one on,
             shape (n_devices, at least as many as any has).
+        factor: of the engine's step times, whatever its device does.
         n_busy: engines of each device that are busy, int64, shape (n_devices,).
         busy_ms: for how long the engine was busy, up to when it last became idle.
         busy_since_ms: NaN while idle.
@@ -45,6 +48,7 @@ class StepClock(NamedTuple):
 
     device: Ints
     curves: Floats
+    factor: Floats
     n_busy: Ints
     busy_ms: Floats
     busy_since_ms: Floats
@@ -62,6 +66,7 @@ def step_clock(devices: Sequence[int], curves: Sequence[Sequence[float]]) -> Ste
         curves=np.array([[*curve, *[np.nan] * (longest - len(curve))] for curve in curves]).reshape(
             len(curves), longest
         ),
+        factor=np.ones(n),
         n_busy=np.zeros(len(curves), dtype=np.int64),
         busy_ms=np.zeros(n),
         busy_since_ms=np.full(n, np.nan),
@@ -82,8 +87,8 @@ def slowdown(clock: StepClock, engine: int) -> float:
     """The factor of the engine's step times at present, which is busy."""
     device = clock.device[engine]
     if device < 0:
-        return 1.0
-    return clock.curves[device, clock.n_busy[device] - 1]
+        return clock.factor[engine]
+    return clock.factor[engine] * clock.curves[device, clock.n_busy[device] - 1]
 
 
 @in_place
@@ -100,6 +105,22 @@ def become_idle(clock: StepClock, engine: int, now_ms: float) -> None:
     clock.busy_ms[engine] += now_ms - clock.busy_since_ms[engine]
     clock.busy_since_ms[engine] = np.nan
     _change_pace(clock, engine, -1, now_ms)
+
+
+@in_place
+def stop(clock: StepClock, engine: int, now_ms: float) -> None:
+    """The engine is idle from now on; a step under way is cut off."""
+    clock.end_ms[engine] = np.inf
+    if not np.isnan(clock.busy_since_ms[engine]):
+        become_idle(clock, engine, now_ms)
+
+
+@in_place
+def set_factor(clock: StepClock, engine: int, factor: float, now_ms: float) -> None:
+    """From now on the engine's steps take ``factor`` times as long as of themselves."""
+    _settle(clock, engine, now_ms)
+    clock.factor[engine] = factor
+    _go_on(clock, engine)
 
 
 @in_place
@@ -132,11 +153,25 @@ def _change_pace(clock: StepClock, changed: int, change: int, now_ms: float) -> 
     if device < 0:
         return
     for engine in range(clock.device.size):
-        if clock.device[engine] == device and clock.end_ms[engine] < np.inf:
-            done_ms = (now_ms - clock.at_ms[engine]) / slowdown(clock, engine)
-            clock.left_ms[engine] = max(clock.left_ms[engine] - done_ms, 0.0)
-            clock.at_ms[engine] = now_ms
+        if clock.device[engine] == device:
+            _settle(clock, engine, now_ms)
     clock.n_busy[device] += change
     for engine in range(clock.device.size):
-        if clock.device[engine] == device and clock.end_ms[engine] < np.inf:
-            begin(clock, engine, clock.at_ms[engine], clock.left_ms[engine])
+        if clock.device[engine] == device:
+            _go_on(clock, engine)
+
+
+@in_place
+def _settle(clock: StepClock, engine: int, now_ms: float) -> None:
+    """Note what remains of a step that is under way, before its pace changes."""
+    if clock.end_ms[engine] < np.inf:
+        done_ms = (now_ms - clock.at_ms[engine]) / slowdown(clock, engine)
+        clock.left_ms[engine] = max(clock.left_ms[engine] - done_ms, 0.0)
+        clock.at_ms[engine] = now_ms
+
+
+@in_place
+def _go_on(clock: StepClock, engine: int) -> None:
+    """A step that is under way goes on at the present pace."""
+    if clock.end_ms[engine] < np.inf:
+        begin(clock, engine, clock.at_ms[engine], clock.left_ms[engine])

@@ -20,6 +20,7 @@ from chimera_train.scheduling.state import SchedulerState, empty_state
 from chimera_train.simulate.arrivals import Arrivals
 from chimera_train.simulate.clock import StepClock, step_clock
 from chimera_train.simulate.engine import servable
+from chimera_train.simulate.events import EngineEvent, timeline
 from chimera_train.simulate.loop import EnginePool, Log, Programs, Scratch, Sim, run
 from chimera_train.simulate.outcome import Simulation, tables
 from chimera_train.simulate.pending import no_pending
@@ -35,14 +36,16 @@ def simulate_once(
     workload: Workload,
     policy: PolicySettings,
     arrivals: Arrivals,
+    events: Sequence[EngineEvent] = (),
 ) -> Simulation:
     """Serve ``arrivals`` on ``pool`` under ``policy``; the arguments determine everything.
 
     ``models`` has each engine's step-time model by the engine's name; engines of one device group
-    slow each other down by the sharing curve of their models.
+    slow each other down by the sharing curve of their models. ``events`` befall the engines, unless
+    every program has ended before.
 
     Raises:
-        ConfigError: an engine has no step-time model.
+        ConfigError: an engine has no step-time model; or as ``timeline``.
         DataError: the workload lacks an engine's model, or has a stage that the engine can never
             run; or as ``sharing_curves``.
     """
@@ -55,6 +58,7 @@ def simulate_once(
     state = _state(pool, of_engines, policy, arrivals.times_ms.size)
     sim = Sim(
         programs=_programs(pool, workload, arrivals),
+        events=timeline(events, names),
         pool=_engines(pool, of_engines, int(state.window.max())),
         clock=_clock(pool, models),
         state=state,
@@ -192,14 +196,16 @@ def _log(workload: Workload, arrivals: Arrivals) -> Log:
     return Log(
         n=np.zeros(1, dtype=np.int64),
         program=np.zeros(n_requests, dtype=np.int64),
+        stage_index=np.zeros(n_requests, dtype=np.int64),
         stage=np.zeros(n_requests, dtype=np.int64),
+        engine=np.zeros(n_requests, dtype=np.int64),
         arrival_ms=np.full(n_requests, np.nan),
         start_ms=np.full(n_requests, np.nan),
         first_token_ms=np.full(n_requests, np.nan),
         end_ms=np.full(n_requests, np.nan),
         preemptions=np.zeros(n_requests, dtype=np.int64),
-        current=np.zeros(n_programs, dtype=np.int64),
-        engine=np.zeros(n_programs, dtype=np.int64),
+        restarts=np.zeros(n_requests, dtype=np.int64),
+        current=np.full(n_programs, -1),
         trajectory=np.zeros(n_programs, dtype=np.int64),
         successor=np.array([np.count_nonzero(~np.isnan(arrivals.times_ms))]),
     )

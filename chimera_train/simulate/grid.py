@@ -29,6 +29,7 @@ from chimera_train.simulate.arrivals import (
     rescaled,
 )
 from chimera_train.simulate.cluster import simulate_once
+from chimera_train.simulate.events import EngineEvent
 from chimera_train.simulate.metrics import OnTime
 from chimera_train.simulate.outcome import Simulation
 from chimera_train.simulate.recorded import read_arrival_times
@@ -46,7 +47,7 @@ __all__ = ["Cell", "Inputs", "load_grid", "run_key", "simulate"]
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """A pool with its step-time models, by engine, and what its programs do.
+    """A pool with its step-time models, by engine, what its programs do, and what befalls it.
 
     Attributes:
         path: of the pool file.
@@ -57,6 +58,7 @@ class Inputs:
     pool: Pool
     models: Mapping[str, StepTimeModel]
     workload: Workload
+    events: tuple[EngineEvent, ...]
     digest: str
 
 
@@ -81,7 +83,8 @@ def load_grid(settings: SweepSettings) -> list[Cell]:
 
     Raises:
         ConfigError: a pool or a coefficient file is missing or superfluous, two pools give one name
-            to different engines, or more recorded arrivals are wanted than there are.
+            to different engines, more recorded arrivals are wanted than there are, an event is of
+            an engine of none of the pools, or no engine of one would be up.
         DataError: traces, predictors, coefficients, sharing curves or recorded arrivals cannot be
             read or do not cover the pools, or an engine can never run a stage of the traces.
     """
@@ -100,7 +103,9 @@ def simulate(cell: Cell, seed: int) -> Simulation:
     """One run of a cell."""
     inputs = cell.inputs
     arrivals = cell.draw(inputs.workload, seed=seed)
-    return simulate_once(inputs.pool, inputs.models, inputs.workload, cell.policy, arrivals)
+    return simulate_once(
+        inputs.pool, inputs.models, inputs.workload, cell.policy, arrivals, inputs.events
+    )
 
 
 def run_key(cell: Cell, seed: int) -> str:
@@ -139,7 +144,9 @@ def _load(settings: SweepSettings) -> list[Inputs]:
             router=router,
             length=length,
         )
-        result.append(_inputs(path, pool, models, workload))
+        names = [spec.name for spec in pool.engines]
+        events = tuple(event for event in settings.events if event.engine in names)
+        result.append(_inputs(path, pool, models, workload, events))
     for of_pool in result:
         # Complains now of what would else stop runs after others are done: one program suffices.
         one_program = functools.partial(recorded, times_ms=[0.0])
@@ -160,20 +167,28 @@ def _check_names(settings: SweepSettings, pools: Mapping[str, Pool]) -> None:
     for name in settings.latency:
         if name not in model_of:
             raise ConfigError(f"latency names '{name}', which is in none of the pools.")
+    for event in settings.events:
+        if event.engine not in model_of:
+            raise ConfigError(f"events names '{event.engine}', which is in none of the pools.")
     for name in sorted(model_of.keys() - settings.latency.keys()):
         raise ConfigError(f"latency names no coefficient file for engine '{name}': calibrate it.")
 
 
 def _inputs(
-    path: str, pool: Pool, models: Mapping[str, StepTimeModel], workload: Workload
+    path: str,
+    pool: Pool,
+    models: Mapping[str, StepTimeModel],
+    workload: Workload,
+    events: tuple[EngineEvent, ...],
 ) -> Inputs:
     of_pool = {spec.name: models[spec.name] for spec in pool.engines}
     plain = {
         name: asdict(model) | {"engine": model.engine.model_dump()}
         for name, model in of_pool.items()
     }
-    digest = _digest(pool.model_dump(), plain, asdict(workload))
-    return Inputs(path, pool, of_pool, workload, digest)
+    plain_events = [event.model_dump() for event in events]
+    digest = _digest(pool.model_dump(), plain, asdict(workload), plain_events)
+    return Inputs(path, pool, of_pool, workload, events, digest)
 
 
 def _draws(settings: ArrivalSettings) -> Iterator[tuple[float | None, Callable[..., Arrivals]]]:

@@ -8,6 +8,11 @@ once, and what is sent to it in that moment can join the one after.
 An engine that shares no device runs by itself from one arrival to the next, unless a request
 finishes; the tokens it made are told to the scheduler before every choice of an engine.
 
+An engine that goes down loses its requests at once, and they are admitted again in that moment, in
+the order in which they first arrived, each to begin anew. A program that has lost its engine goes
+on, wherever it is sent, with what that engine's model did in the same stage: in its last one, if it
+has fewer.
+
 A request is named by its program, which has one at a time, and an engine's request by its slot.
 """
 
@@ -20,6 +25,7 @@ from chimera_train.compiled import in_place, in_place_inner
 from chimera_train.predict import engine_arrays as rows
 from chimera_train.predict.engine_arrays import EngineArrays
 from chimera_train.predict.engine_run import advance
+from chimera_train.predict.engine_state import clear
 from chimera_train.predict.engine_step import end_step, enqueue, has_work
 from chimera_train.predict.ttft import copy_expected, empty_like, first_and_last_ms
 from chimera_train.scheduling import core
@@ -31,10 +37,11 @@ from chimera_train.scheduling.policy import (
     UTILITY,
     CompiledPolicy,
 )
-from chimera_train.scheduling.state import NOWHERE, SchedulerState
+from chimera_train.scheduling.state import FREE, NOWHERE, SchedulerState
 from chimera_train.simulate import clock as clocks
 from chimera_train.simulate import pending as heap
 from chimera_train.simulate.clock import StepClock
+from chimera_train.simulate.events import PACE, UP, Timeline
 from chimera_train.simulate.pending import Pending
 
 __all__ = ["EnginePool", "Log", "Programs", "Scratch", "Sim", "run"]
@@ -110,26 +117,30 @@ class Log(NamedTuple):
     Attributes:
         n: how many there are, shape (1,).
         program: its number.
+        stage_index: how many requests its program had before.
         stage: row of the workload's stages.
+        engine: that served it, or is to.
         arrival_ms, start_ms, first_token_ms, end_ms: when it arrived, its first step began, its
             first token came, and its last.
-        preemptions: how often it lost its KV blocks.
-        current: row of each program's request, shape (n_programs,).
-        engine: each program's engine, shape (n_programs,).
-        trajectory: each program's, shape (n_programs,).
+        preemptions: how often it lost its KV blocks, since it last began.
+        restarts: how often it lost its engine.
+        current: row of each program's request, or -1 before it arrives, shape (n_programs,).
+        trajectory: what each program follows, shape (n_programs,).
         successor: the next program that arrives when another one has ended, shape (1,).
     """
 
     n: Ints
     program: Ints
+    stage_index: Ints
     stage: Ints
+    engine: Ints
     arrival_ms: Floats
     start_ms: Floats
     first_token_ms: Floats
     end_ms: Floats
     preemptions: Ints
+    restarts: Ints
     current: Ints
-    engine: Ints
     trajectory: Ints
     successor: Ints
 
@@ -154,6 +165,7 @@ class Sim(NamedTuple):
     """Everything that a simulation changes or looks at."""
 
     programs: Programs
+    events: Timeline
     pool: EnginePool
     clock: StepClock
     state: SchedulerState
@@ -167,70 +179,135 @@ class Sim(NamedTuple):
 @in_place
 def run(sim: Sim) -> None:
     """Serve every program; the outcome is in ``sim.log``, ``sim.clock`` and the engines' counts."""
-    arrival_ms, later = sim.programs.arrival_ms, sim.later
+    arrival_ms, event_ms, later = sim.programs.arrival_ms, sim.events.at_ms, sim.later
     n_timed = sim.log.successor[0]
-    arrived = 0
+    arrived = happened = 0
     while True:
         engine = clocks.next_engine(sim.clock)
         end_ms = sim.clock.end_ms[engine]
-        timed_ms = arrival_ms[arrived] if arrived < n_timed else np.inf
+        arriving_ms = arrival_ms[arrived] if arrived < n_timed else np.inf
+        timed_ms = min(arriving_ms, event_ms[happened])
         next_ms = min(timed_ms, later.ms[0])
         if end_ms <= next_ms and end_ms < np.inf:
             _end_step(sim, engine, end_ms, timed_ms)
-        elif next_ms == np.inf:
-            return
-        elif timed_ms <= later.ms[0]:
+        elif end_ms == arriving_ms == later.ms[0] == np.inf:
+            return  # whatever happens to the engines now
+        elif event_ms[happened] == next_ms:
+            _happen(sim, happened)
+            happened += 1
+        elif arriving_ms <= later.ms[0]:
             arrived += 1
             following_ms = arrival_ms[arrived] if arrived < n_timed else np.inf
-            _arrive(sim, arrived - 1, next_ms, following_ms)
+            _arrive(sim, arrived - 1, next_ms, min(following_ms, event_ms[happened]))
         else:
             _arrive(sim, heap.pop(later), next_ms, timed_ms)
 
 
 @in_place_inner
+def _happen(sim: Sim, number: int) -> None:
+    """What the timeline has next."""
+    events = sim.events
+    now_ms, engine, kind = events.at_ms[number], events.engine[number], events.kind[number]
+    if kind == PACE:
+        clocks.set_factor(sim.clock, engine, events.factor[number], now_ms)
+    elif kind == UP:
+        sim.state.up[engine] = True
+    else:
+        _take_down(sim, engine, now_ms)
+
+
+@in_place_inner
+def _take_down(sim: Sim, engine: int, now_ms: float) -> None:
+    """The engine forgets everything, and others get its requests.
+
+    As in the gateway, but for a client that has been sent a part of the answer: that one gets an
+    error there, and is taken to ask again at once here.
+    """
+    pool, state, log = sim.pool, sim.state, sim.log
+    core.engine_down(state, engine)
+    # A step is counted when it ends, but as extrapolated when it begins.
+    pool.arrays.counts[engine, rows.STEPS] += sim.clock.end_ms[engine] < np.inf
+    clocks.stop(sim.clock, engine, now_ms)
+    clear(_engine(pool, engine), pool.usable_blocks[engine])
+    pool.n_free[engine] = pool.free.shape[1]
+    for slot in range(pool.free.shape[1]):
+        pool.free[engine, slot] = slot
+    for row in range(log.n[0]):
+        program = log.program[row]
+        is_there = state.request_status[program] != FREE and state.request_engine[program] == engine
+        if is_there and log.current[program] == row:
+            core.complete(state, program)
+            log.restarts[row] += 1
+            # What others are sent in this moment can join the step after the one that begins now.
+            _serve(sim, _place(sim, program, now_ms), now_ms, now_ms)
+
+
+@in_place_inner
 def _arrive(sim: Sim, program: int, now_ms: float, timed_ms: float) -> None:
-    """A program's next request arrives; the next program that has a time does at ``timed_ms``."""
-    engine = _admit(sim, program, now_ms)
+    """A program's next request arrives; the next thing that has a time happens at ``timed_ms``."""
+    _serve(sim, _admit(sim, program, now_ms), now_ms, min(timed_ms, sim.later.ms[0]))
+
+
+@in_place_inner
+def _serve(sim: Sim, engine: int, now_ms: float, horizon_ms: float) -> None:
+    """Send the engine what it has room for, and let it begin if it is idle."""
     _send(sim, engine)
     if sim.clock.end_ms[engine] == np.inf:
-        _begin_step(sim, engine, now_ms, min(timed_ms, sim.later.ms[0]))
+        _begin_step(sim, engine, now_ms, horizon_ms)
 
 
 @in_place_inner
 def _admit(sim: Sim, program: int, now_ms: float) -> int:
     """Let the scheduler choose an engine for a program's next request; that engine."""
+    log = sim.log
+    row, before = log.n[0], log.current[program]
+    log.n[0] += 1
+    log.current[program] = row
+    log.program[row] = program
+    log.stage_index[row] = 0 if before < 0 else log.stage_index[before] + 1
+    log.arrival_ms[row] = now_ms
+    return _place(sim, program, now_ms)
+
+
+@in_place_inner
+def _place(sim: Sim, program: int, now_ms: float) -> int:
+    """Let the scheduler choose an engine for a program's request that has none; that engine."""
     programs, log, scratch = sim.programs, sim.log, sim.scratch
-    is_new = sim.state.program_engine[program] == NOWHERE
-    question = programs.question[program]
-    stage = 0 if is_new else log.stage[log.current[program]] + 1
+    is_free = sim.state.program_engine[program] == NOWHERE
+    question, row = programs.question[program], log.current[program]
+    stage = programs.first_stage[log.trajectory[program]] + log.stage_index[row]
     for engine in range(sim.state.up.size):
-        if is_new:
+        if not sim.state.up[engine]:
+            continue
+        if is_free:
             if sim.needs_lengths:
                 _tell_tokens(sim, engine)
             sample = int(programs.luck[program] * programs.n_samples[question, engine])
             scratch.trajectory[engine] = programs.first_trajectory[question, engine] + sample
             scratch.views.confidence[engine] = programs.confidence[question, engine]
-            stage = programs.first_stage[scratch.trajectory[engine]]
+            stage = _stage(programs, scratch.trajectory[engine], log.stage_index[row])
         scratch.views.remaining_tokens[engine] = programs.remaining_tokens[stage]
-        if is_new and sim.policy.kind == UTILITY:
+        if is_free and sim.policy.kind == UTILITY:
             scratch.views.cost[engine] = (
                 sim.pool.input_cost[engine] * programs.prompt_tokens[stage]
                 + sim.pool.output_cost[engine] * programs.remaining_tokens[stage]
             )
-        if is_new and sim.policy.estimate != NO_ESTIMATE:
+        if is_free and sim.policy.estimate != NO_ESTIMATE:
             _estimate(sim, engine, stage, now_ms)
     chosen, _, _ = core.admit(sim.state, sim.policy, program, program, scratch.views)
-    if is_new:
-        log.engine[program] = chosen
+    if is_free:
         log.trajectory[program] = scratch.trajectory[chosen]
-        stage = programs.first_stage[scratch.trajectory[chosen]]
-    row = log.n[0]
-    log.n[0] += 1
-    log.current[program] = row
-    log.program[row] = program
+        stage = _stage(programs, scratch.trajectory[chosen], log.stage_index[row])
     log.stage[row] = stage
-    log.arrival_ms[row] = now_ms
+    log.engine[row] = chosen
     return chosen
+
+
+@in_place_inner
+def _stage(programs: Programs, trajectory: int, index: int) -> int:
+    """The stage of that index in a trajectory, or its last one."""
+    first_stage = programs.first_stage
+    return min(first_stage[trajectory] + index, first_stage[trajectory + 1] - 1)
 
 
 @in_place_inner
@@ -263,14 +340,18 @@ def _estimate(sim: Sim, engine: int, stage: int, now_ms: float) -> None:
         busy_ms,
         sim.policy.estimate == LIVE_TO_THE_END,
     )
-    pace = clocks.slowdown(sim.clock, engine) if busy_ms > 0 else 1.0
+    pace = 1.0
+    if busy_ms > 0:
+        pace = clocks.slowdown(sim.clock, engine)
+    elif sim.policy.estimate != ALONE:
+        pace = sim.clock.factor[engine]
     views.ttft_ms[engine] = busy_ms + pace * (ttft_ms - busy_ms)
     views.completion_ms[engine] = busy_ms + pace * (completion_ms - busy_ms)
 
 
 @in_place_inner
 def _end_step(sim: Sim, engine: int, now_ms: float, timed_ms: float) -> None:
-    """End the step under way; the next program that has a time arrives at ``timed_ms``."""
+    """End the step under way; the next thing that has a time happens at ``timed_ms``."""
     clocks.end(sim.clock, engine)
     arrays = _engine(sim.pool, engine)
     n_finished = end_step(arrays, now_ms)

@@ -12,6 +12,7 @@ Formulas, over requests r, and programs p with arrival a_p, end e_p, output toke
     queue_ms              mean over r of first step's start − arrival at the scheduler
     makespan_ms           last e_p − first a_p
     preemptions           number of times any request lost its KV blocks
+    restarts              number of times any request was begun again since its engine went down
     utilisation           of each engine: time with work in it / makespan
     program_share         of each engine: share of the programs
     extrapolated_share    of each engine: share of its steps that lie outside what its step-time
@@ -42,6 +43,7 @@ FIGURES = (
     "queue_ms",
     "makespan_ms",
     "preemptions",
+    "restarts",
 )
 PER_ENGINE = ("utilisation", "program_share", "extrapolated_share")
 
@@ -86,6 +88,7 @@ def run_metrics(simulation: Simulation, on_time: OnTime | None = None) -> dict[s
         "queue_ms": float(requests["queue_ms"].mean()),
         "makespan_ms": makespan_ms,
         "preemptions": int(requests["preemptions"].sum()),
+        "restarts": int(requests["restarts"].sum()),
         "utilisation": {e: busy / makespan_ms for e, busy in simulation.busy_ms.items()},
         "extrapolated_share": {
             e: n / max(simulation.steps[e], 1) for e, n in simulation.extrapolated_steps.items()

@@ -19,13 +19,14 @@ class Simulation:
     """What happened; times in ms.
 
     Attributes:
-        programs: one row a program, in order of arrival: question_id, engine, trajectory (its
-            program_id in the traces), arrival_ms, ttft_ms (of its first request),
-            program_latency_ms, n_stages, total_output_tokens, cost (micro-dollars by the pool's
-            token prices), score.
+        programs: one row a program, in order of arrival: question_id, engine and trajectory (its
+            program_id in the traces) with which it ended, arrival_ms, ttft_ms (of its first
+            request), program_latency_ms, n_stages, total_output_tokens, cost (micro-dollars by the
+            pool's token prices), score (of that trajectory).
         requests: one row a stage, in order of arrival: program (row of ``programs``), stage_index,
             engine, arrival_ms, queue_ms (until its first step begins, wherever it waits), ttft_ms,
-            e2e_ms, output_tokens, preemptions.
+            e2e_ms, output_tokens, preemptions, restarts (how often it lost its engine; all the rest
+            is of the engine that completed it).
         busy_ms, steps, extrapolated_steps: of each engine, by name; the last are those steps that
             lie outside what its step-time model was fitted on.
     """
@@ -50,48 +51,43 @@ def tables(
     The costs are micro-dollars per token of each engine, shape (n_engines,).
     """
     n = int(log.n[0])
-    program, stage, arrival_ms, end_ms = (
-        column[:n] for column in (log.program, log.stage, log.arrival_ms, log.end_ms)
-    )
-    first = workload.first_stage[log.trajectory]
-    engine = pd.array(engines, dtype="str").take(log.engine)
+    program, stage, engine = (column[:n] for column in (log.program, log.stage, log.engine))
+    arrival_ms, end_ms = log.arrival_ms[:n], log.end_ms[:n]
+    names = pd.array(engines, dtype="str").take(engine)
+    n_programs = log.current.size
     # Requests are in order of arrival: a program's last write is its first stage, or its last.
-    begin_ms, first_token_ms = np.empty(log.engine.size), np.empty(log.engine.size)
+    begin_ms, first_token_ms = np.empty(n_programs), np.empty(n_programs)
     begin_ms[program[::-1]] = arrival_ms[::-1]
     first_token_ms[program[::-1]] = log.first_token_ms[:n][::-1]
-    latency_ms = np.empty(log.engine.size)
-    latency_ms[program] = end_ms
-    latency_ms -= begin_ms
-    prompt_tokens, output_tokens = (
-        np.bincount(program, weights=tokens[stage], minlength=log.engine.size).astype(np.int64)
-        for tokens in (workload.prompt_tokens, workload.output_tokens)
-    )
+    latency_ms = end_ms[log.current] - begin_ms
+    prompt_tokens, output_tokens = workload.prompt_tokens[stage], workload.output_tokens[stage]
+    costs = input_cost[engine] * prompt_tokens + output_cost[engine] * output_tokens
     programs = pd.DataFrame(
         {
             "question_id": pd.array(workload.questions, dtype="str").take(arrivals.questions),
-            "engine": engine,
+            "engine": names.take(log.current),
             "trajectory": pd.array(workload.program_ids, dtype="str").take(log.trajectory),
             "arrival_ms": begin_ms,
-            "n_stages": workload.first_stage[log.trajectory + 1] - first,
+            "n_stages": log.stage_index[log.current] + 1,
             "score": workload.score[log.trajectory],
             "ttft_ms": first_token_ms - begin_ms,
             "program_latency_ms": latency_ms,
-            "total_output_tokens": output_tokens,
-            "cost": input_cost[log.engine] * prompt_tokens
-            + output_cost[log.engine] * output_tokens,
+            "total_output_tokens": np.bincount(program, output_tokens).astype(np.int64),
+            "cost": np.bincount(program, costs),
         }
     )
     requests = pd.DataFrame(
         {
             "program": program,
-            "stage_index": stage - first[program],
-            "engine": engine.take(log.program[:n]),
+            "stage_index": log.stage_index[:n],
+            "engine": names,
             "arrival_ms": arrival_ms,
             "queue_ms": log.start_ms[:n] - arrival_ms,
             "ttft_ms": log.first_token_ms[:n] - arrival_ms,
             "e2e_ms": end_ms - arrival_ms,
-            "output_tokens": workload.output_tokens[stage],
+            "output_tokens": output_tokens,
             "preemptions": log.preemptions[:n],
+            "restarts": log.restarts[:n],
         }
     )
     return programs, requests

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, FiniteFloat, field_validator, model
 
 from chimera_train.config import Settings
 from chimera_train.scheduling.policy import PolicySettings
+from chimera_train.simulate.events import EngineEvents
 
 __all__ = [
     "ArrivalSettings",
@@ -140,6 +141,7 @@ class SimulationSettings(Settings):
             what every program will do, for ablations.
         router: directory of ``fit router``; needed by policies that use confidences. ``oracle``
             knows every model's mean score on the question.
+        events: what befalls engines, at those pools that have them.
         questions: ``holdout``, on which nothing was fitted, or ``all``.
         on_time: what ``on_time_utility`` and ``on_time_share`` are measured against.
         n_jobs: processes on this machine.
@@ -150,6 +152,7 @@ class SimulationSettings(Settings):
     length: Literal["oracle"] | Path | None = None
     router: Literal["oracle"] | Path | None = None
     arrivals: ArrivalSettings
+    events: EngineEvents = ()
     questions: Literal["holdout", "all"] = "holdout"
     on_time: OnTimeSettings | None = None
     n_jobs: int = Field(default=1, gt=0)

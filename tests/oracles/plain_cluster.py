@@ -2,11 +2,14 @@
 
 Time goes from event to event: a step ends, or a program arrives. Nothing runs ahead, and whatever
 an engine yields is told to the scheduler at once. Engines that share a device are not modelled.
+An engine that goes down is replaced by a new one.
 """
 
+import functools
 import math
 from collections import defaultdict
 
+import numpy as np
 from plain_engine import Call, PlainEngine, PlainPool
 
 from chimera_train.scheduling.model import EngineProfile, Request
@@ -17,7 +20,17 @@ class TimedEngine:
     """A plain engine whose steps take time; ``end_ms`` is infinite while none is under way."""
 
     def __init__(self, model):
-        info = model.engine
+        self.model = model
+        self.by_priority = model.engine.scheduling_policy == "priority"
+        self.steps = 0
+        self.busy_ms = 0.0
+        self.busy_since_ms = None
+        self.factor = 1.0
+        self.replace()
+
+    def replace(self):
+        """A new process."""
+        info = self.model.engine
         n_blocks = info.num_kv_blocks - 1
         self.plain = PlainEngine(
             info.max_num_seqs,
@@ -28,15 +41,11 @@ class TimedEngine:
             asynchronous=info.async_scheduling,
             pool=PlainPool(n_blocks, info.block_size) if info.enable_prefix_caching else None,
         )
-        self.by_priority = info.scheduling_policy == "priority"
-        self.model = model
         self.ahead = None
         self.end_ms = math.inf
         self.calls = {}  # by row of the request
         self.told = defaultdict(int)
-        self.submitted = self.steps = 0
-        self.busy_ms = 0.0
-        self.busy_since_ms = None
+        self.submitted = 0
 
     @property
     def has_work(self):
@@ -59,10 +68,34 @@ class TimedEngine:
         for row, call in self.calls.items():
             if call in scheduled:
                 requests[row].setdefault("start_ms", now_ms)
-        self.end_ms = now_ms + self.model.step_ms(*features)
+        self.time_step(now_ms, self.model.step_ms(*features))
         if self.plain.asynchronous:
             planned = self._plan()
             self.ahead = planned if planned[1] else None
+
+    def time_step(self, now_ms, left_ms):
+        """A step is under way that would take another ``left_ms`` at full speed."""
+        self.at_ms, self.left_ms = now_ms, left_ms
+        self.end_ms = now_ms + left_ms * self.factor
+
+    def change_pace(self, now_ms, factor):
+        left_ms = self.left_ms - (now_ms - self.at_ms) / self.factor if self.under_way else None
+        self.factor = factor
+        if left_ms is not None:
+            self.time_step(now_ms, max(left_ms, 0.0))
+
+    @property
+    def under_way(self):
+        return self.end_ms < math.inf
+
+    def go_down(self, now_ms):
+        """Rows of the requests that it loses."""
+        rows = list(self.calls)
+        self.steps += self.under_way
+        if self.busy_since_ms is not None:
+            self.rest(now_ms)
+        self.replace()
+        return rows
 
     def _plan(self):
         features = self.plain.schedule()
@@ -89,7 +122,7 @@ class TimedEngine:
 class PlainCluster:
     """``simulate_once``, one event at a time; ``requests`` has a dictionary for each request."""
 
-    def __init__(self, pool, models, workload, policy, arrivals):
+    def __init__(self, pool, models, workload, policy, arrivals, spells=()):
         names = [spec.name for spec in pool.engines]
         self.columns = [list(workload.models).index(spec.model) for spec in pool.engines]
         self.workload, self.arrivals = workload, arrivals
@@ -104,7 +137,13 @@ class PlainCluster:
             policy,
         )
         self.requests = []
-        self.trajectory, self.stage = {}, {}  # of each program
+        self.trajectory, self.number = {}, {}  # of each program; how many requests it had before
+        # (time, whether something begins, place in the list, what is done)
+        self.happenings = sorted(
+            (ms, begins, i, functools.partial(action, names.index(spell.engine), *arguments))
+            for i, spell in enumerate(spells)
+            for ms, begins, action, *arguments in self.changes(spell)
+        )
         # (time, whether something led to it, number among those, program)
         self.events = [
             (ms, False, i, i) for i, ms in enumerate(arrivals.times_ms) if not math.isnan(ms)
@@ -117,17 +156,49 @@ class PlainCluster:
             engine = min(range(len(self.engines)), key=lambda e: self.engines[e].end_ms)
             end_ms = self.engines[engine].end_ms
             arrival_ms = min(self.events)[0] if self.events else math.inf
+            happening_ms = self.happenings[0][0] if self.happenings else math.inf
             if end_ms == arrival_ms == math.inf:
                 return self
-            if end_ms <= arrival_ms:
+            if end_ms <= min(arrival_ms, happening_ms):
                 self.end_step(engine, end_ms)
+            elif happening_ms <= arrival_ms:
+                self.happenings.pop(0)[-1](happening_ms)
             else:
                 event = min(self.events)
                 self.events.remove(event)
-                chosen = self.admit(event[-1], event[0])
-                self.send(chosen)
-                if self.engines[chosen].end_ms == math.inf:
-                    self.engines[chosen].begin(event[0], self.requests)
+                self.serve(self.admit(event[-1], event[0]), event[0])
+
+    def changes(self, spell):
+        until_ms = 1000 * spell.at_s + 1000 * (math.inf if spell.for_s is None else spell.for_s)
+        if spell.kind == "down":
+            yield 1000 * spell.at_s, True, self.go_down
+            yield until_ms, False, self.come_up
+        else:
+            yield 1000 * spell.at_s, True, self.change_pace, spell.factor
+            yield until_ms, False, self.change_pace, 1.0
+
+    def change_pace(self, number, factor, now_ms):
+        self.engines[number].change_pace(now_ms, factor)
+
+    def come_up(self, number, now_ms):
+        self.scheduler.on_engine_up(number)
+
+    def go_down(self, number, now_ms):
+        waiting = self.scheduler.on_engine_down(number)
+        running = self.engines[number].go_down(now_ms)
+        for row in running:
+            self.scheduler.on_fail(row)
+        for row in sorted(waiting + running):
+            request = self.requests[row]
+            request["restarts"] += 1
+            request.pop("start_ms", None)
+            request.pop("first_token_ms", None)
+            self.serve(self.place(row, now_ms), now_ms)
+
+    def serve(self, number, now_ms):
+        self.send(number)
+        if not self.engines[number].under_way:
+            self.engines[number].begin(now_ms, self.requests)
 
     def end_step(self, number, now_ms):
         engine = self.engines[number]
@@ -149,37 +220,43 @@ class PlainCluster:
                 engine.rest(now_ms)
 
     def admit(self, program, now_ms):
+        self.number[program] = self.number.get(program, -1) + 1
+        self.requests.append({"program": program, "arrival_ms": now_ms, "restarts": 0})
+        return self.place(len(self.requests) - 1, now_ms)
+
+    def place(self, row, now_ms):
         work, n = self.workload, len(self.engines)
-        if program not in self.trajectory:
+        program = self.requests[row]["program"]
+        number = self.number[program]
+        is_free = self.scheduler.engine_of(str(program)) is None
+        if is_free:
             question, luck = self.arrivals.questions[program], self.arrivals.luck[program]
             own = [
                 work.first_trajectory[question, column]
                 + int(luck * work.n_samples[question, column])
                 for column in self.columns
             ]
-            stages = [work.first_stage[trajectory] for trajectory in own]
+            stages = [
+                work.first_stage[trajectory]
+                + min(number, np.diff(work.first_stage)[trajectory] - 1)
+                for trajectory in own
+            ]
             confidence = work.confidence[question, self.columns]
         else:
-            stages = [self.stage[program] + 1] * n
+            stages = [work.first_stage[self.trajectory[program]] + number] * n
             confidence = None
-        row = len(self.requests)
         decision = self.scheduler.admit(
             Request(row, str(program), work.remaining_tokens[stages], confidence), now_ms
         )
-        if program not in self.trajectory:
+        if is_free:
             self.trajectory[program] = own[decision.engine]
-        stage = stages[decision.engine]
-        self.stage[program] = stage
-        self.requests.append(
-            {
-                "program": program,
-                "stage": stage,
-                "engine": decision.engine,
-                "arrival_ms": now_ms,
-                "priority": decision.priority,
-                "load_ms": decision.load_ms,
-            }
-        )
+        self.requests[row] |= {
+            "number": number,
+            "stage": stages[decision.engine],
+            "engine": decision.engine,
+            "priority": decision.priority,
+            "load_ms": decision.load_ms,
+        }
         return decision.engine
 
     def send(self, number):

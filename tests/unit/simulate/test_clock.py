@@ -53,6 +53,24 @@ def test_the_next_step_of_a_busy_engine_keeps_the_pace():
     assert {pop(clock), pop(clock)} == {0, 1}
 
 
+def test_a_step_changes_pace_with_its_engines_factor_and_a_stopped_one_is_over():
+    clock = clocks.step_clock([0, 0, -1], [[1.0, 2.0]])
+    begin(clock, 0, 0.0, 10.0)
+    begin(clock, 1, 0.0, 10.0)
+    clocks.set_factor(clock, 0, 3.0, 8.0)
+    # 4 ms of the step are done; the other 6 take six times as long.
+    assert (clock.end_ms[0], clock.end_ms[1]) == (8.0 + 36.0, 20.0)
+    clocks.stop(clock, 1, 14.0)
+    # 5 are left at a third of the speed.
+    assert (clock.end_ms[0], clock.end_ms[1]) == (14.0 + 15.0, np.inf)
+    assert clock.busy_ms[1] == 14.0
+    clocks.stop(clock, 1, 15.0)
+    clocks.set_factor(clock, 1, 2.0, 15.0)
+    assert (clock.busy_ms[1], clock.end_ms[1]) == (14.0, np.inf)
+    clocks.set_factor(clock, 0, 1.0, 17.0)
+    assert next_end_ms(clock) == 17.0 + 4.0
+
+
 def test_devices_have_curves_of_their_own():
     clock = clocks.step_clock([0, 1, 0, 1, 1], [[1.0, 2.0], [1.0, 1.5, 1.75]])
     for engine in range(5):

@@ -1,5 +1,6 @@
 """Whole simulations: against a plain cluster, in Chimera's limits, and what they leave behind."""
 
+import itertools
 import math
 from unittest import mock
 
@@ -24,6 +25,7 @@ from chimera_train.scheduling.state import FREE, NOWHERE
 from chimera_train.simulate import cluster
 from chimera_train.simulate.arrivals import Arrivals
 from chimera_train.simulate.cluster import simulate_once
+from chimera_train.simulate.events import Down, Slow
 from chimera_train.simulate.workload import Workload
 
 # Two engines of one model and one of another.
@@ -113,7 +115,8 @@ def workloads(draw):
 def arrivals(draw, workload):
     """Open arrivals, or users that start a program when another has ended."""
     n = draw(st.integers(1, 12))
-    gaps = draw(st.lists(st.one_of(st.just(0.0), st.floats(0, 40)), min_size=n, max_size=n))
+    gap = st.one_of(st.sampled_from([0.0, 10.0]), st.floats(0, 40))
+    gaps = draw(st.lists(gap, min_size=n, max_size=n))
     times_ms = np.cumsum(gaps)
     think_ms = None
     if draw(st.booleans()):
@@ -122,6 +125,21 @@ def arrivals(draw, workload):
     asked = draw(st.lists(st.integers(0, len(workload.questions) - 1), min_size=n, max_size=n))
     luck = draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=n, max_size=n))
     return Arrivals(times_ms, np.array(asked), np.array(luck), think_ms)
+
+
+@st.composite
+def events(draw):
+    """Engines go down and slow down, together at times; 'c' does not go down."""
+    moments_ms = st.one_of(st.sampled_from([0, 10, 20]), st.integers(0, 4000).map(lambda n: n / 10))
+    drawn = []
+    for engine, kind in (("a", Down), ("b", Down), ("a", Slow), ("b", Slow), ("c", Slow)):
+        ends_ms = sorted(draw(st.lists(moments_ms, max_size=4, unique=True)))
+        for at_ms, until_ms in itertools.zip_longest(ends_ms[::2], ends_ms[1::2]):
+            spell = {"at_s": at_ms / 1000, "for_s": until_ms and (until_ms - at_ms) / 1000}
+            if kind == Slow:
+                spell["factor"] = draw(st.sampled_from([1.0, 1.7, 2.0]))
+            drawn.append(kind(engine=engine, kind=kind.__name__.lower(), **spell))
+    return drawn
 
 
 def make_models(step_time, limits, extra_blocks):
@@ -141,8 +159,9 @@ def test_every_request_equals_the_plain_cluster(
 ):
     models = make_models(step_time, limits, extra_blocks)
     arriving = data.draw(arrivals(workload))
-    result = simulate_once(POOL, models, workload, policy, arriving)
-    plain = PlainCluster(POOL, models, workload, policy, arriving).run()
+    befalling = data.draw(st.just([]) | events())
+    result = simulate_once(POOL, models, workload, policy, arriving, befalling)
+    plain = PlainCluster(POOL, models, workload, policy, arriving, befalling).run()
 
     found = result.requests.to_dict("records")
     names = [spec.name for spec in POOL.engines]
@@ -150,7 +169,7 @@ def test_every_request_equals_the_plain_cluster(
         program, stage, since_ms = (other[name] for name in ("program", "stage", "arrival_ms"))
         assert mine == {
             "program": program,
-            "stage_index": stage - workload.first_stage[plain.trajectory[program]],
+            "stage_index": other["number"],
             "engine": names[other["engine"]],
             "arrival_ms": since_ms,
             "queue_ms": other["start_ms"] - since_ms,
@@ -158,6 +177,7 @@ def test_every_request_equals_the_plain_cluster(
             "e2e_ms": other["end_ms"] - since_ms,
             "output_tokens": workload.output_tokens[stage],
             "preemptions": other["preemptions"],
+            "restarts": other["restarts"],
         }
     assert list(result.steps.values()) == [engine.steps for engine in plain.engines]
     assert list(result.busy_ms.values()) == [engine.busy_ms for engine in plain.engines]
@@ -171,7 +191,8 @@ def test_nothing_is_left_when_every_program_has_ended(
 ):
     models = make_models(step_time, limits, extra_blocks)
     with mock.patch.object(cluster, "run", wraps=cluster.run) as run:
-        simulate_once(POOL, models, workload, policy, data.draw(arrivals(workload)))
+        arriving, befalling = data.draw(arrivals(workload)), data.draw(st.just([]) | events())
+        simulate_once(POOL, models, workload, policy, arriving, befalling)
     sim = run.call_args.args[0]
     state, engines = sim.state, sim.pool
     for zero in (state.in_flight_tokens, state.outstanding, state.queue_length):

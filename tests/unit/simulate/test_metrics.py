@@ -17,7 +17,12 @@ def test_figures_by_hand():
             }
         ),
         requests=pd.DataFrame(
-            {"ttft_ms": [10.0, 30.0], "queue_ms": [5.0, 15.0], "preemptions": [1, 2]}
+            {
+                "ttft_ms": [10.0, 30.0],
+                "queue_ms": [5.0, 15.0],
+                "preemptions": [1, 2],
+                "restarts": [0, 4],
+            }
         ),
         busy_ms={"a": 215.0, "b": 0.0, "c": 430.0},
         steps={"a": 4, "b": 0, "c": 1},
@@ -37,6 +42,7 @@ def test_figures_by_hand():
             "queue_ms": 10,
             "makespan_ms": 430,
             "preemptions": 3,
+            "restarts": 4,
         }
     )
     assert per_engine == {
@@ -59,7 +65,9 @@ def test_what_is_on_time_and_what_it_is_worth():
                 "score": [1.0, 0.5, 1.0],
             }
         ),
-        requests=pd.DataFrame({"ttft_ms": [50.0], "queue_ms": [5.0], "preemptions": [0]}),
+        requests=pd.DataFrame(
+            {"ttft_ms": [50.0], "queue_ms": [5.0], "preemptions": [0], "restarts": [0]}
+        ),
         busy_ms={"a": 1.0, "b": 1.0},
         steps={"a": 1, "b": 1},
         extrapolated_steps={"a": 0, "b": 0},

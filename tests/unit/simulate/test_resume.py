@@ -88,6 +88,9 @@ def test_what_decides_a_run_is_part_of_its_key(
     assert len(run(small)[1]) == 8
     assert len(run(small | {"questions": "holdout"})[1]) == 8
     assert len(run(small | {"arrivals": small["arrivals"] | {"programs": 11}})[1]) == 8
+    event = {"engine": "small", "kind": "down", "at_s": 1}
+    assert len(run(small | {"events": [event]})[1]) == 8
+    assert len(run(small | {"events": [event | {"for_s": 2}]})[1]) == 8
     assert run(small)[1] == []
     monkeypatch.setattr(grid, "_code", lambda: "another simulator")
     assert len(run(small)[1]) == 8

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from chimera_train.config import load_yaml
 from chimera_train.errors import ConfigError
@@ -59,10 +60,10 @@ def test_processes_do_not_change_the_result(config, write):
 def test_every_policy_meets_the_same_programs_under_a_seed(config, write, monkeypatch):
     met = {}
 
-    def noted(pool, models, workload, policy, arrivals):
+    def noted(pool, models, workload, policy, arrivals, events):
         key = (arrivals.times_ms.tobytes(), arrivals.questions.tobytes(), arrivals.luck.tobytes())
         met.setdefault(json.dumps(policy.model_dump()), []).append(key)
-        return simulate_once(pool, models, workload, policy, arrivals)
+        return simulate_once(pool, models, workload, policy, arrivals, events)
 
     monkeypatch.setattr(grid, "simulate_once", noted)
     sweep(load(write, config))
@@ -215,6 +216,28 @@ def test_the_sweep_command(config, write, invoke, tmp_path):
     assert "chimera stjf inflight τ=inf" in text.stdout
     assert "speed-up" in text.stdout
     assert "round_robin fcfs" in text.stdout
+
+
+def test_events_befall_the_pools_that_have_the_engine(config, write, invoke, tmp_path):
+    pool = yaml.safe_load((tmp_path / "pool.yaml").read_text())
+    pool["engines"][0] |= {"name": "other"}
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump(pool))
+    config["pools"] = [str(tmp_path / name) for name in ("pool.yaml", "other.yaml")]
+    config["latency"]["other"] = config["latency"]["small"]
+    config["arrivals"]["rates_per_s"] = [8]
+    events = [
+        {"engine": "small", "kind": "slow", "at_s": 0, "for_s": None, "factor": 200},
+        {"engine": "small", "kind": "down", "at_s": 1, "for_s": 2},
+    ]
+    path = write(config | {"events": events})
+    values = json.loads(invoke("sweep", "--config", path, "--out", tmp_path / "o", "--json").stdout)
+    restarts = [cell["restarts"] for cell in values["cells"]]
+    assert restarts[0] > 0
+    assert restarts[5:] == [0.0] * 5
+    stored = json.loads((tmp_path / "o" / "cells.json").read_text())
+    assert stored["settings"]["events"] == events
+    assert "restarts" in invoke("sweep", "--config", path).stdout
+    assert "restarts" not in invoke("sweep", "--config", write(config)).stdout
 
 
 def test_the_run_command_needs_a_single_cell(config, write, invoke, tmp_path):

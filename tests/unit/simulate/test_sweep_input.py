@@ -1,5 +1,6 @@
 """What a sweep cannot work with is refused in one sentence, before anything is written."""
 
+import math
 import re
 
 import pytest
@@ -10,6 +11,8 @@ from chimera_train.errors import ChimeraError, ConfigError, DataError
 from chimera_train.simulate.settings import SweepSettings
 from chimera_train.simulate.sweep import sweep
 
+DOWN = {"engine": "small", "kind": "down", "at_s": 10, "for_s": 20}
+SLOW = {"engine": "small", "kind": "slow", "at_s": 10, "factor": 2}
 MMPP = {"kind": "mmpp", "rates_per_s": [2], "programs": 5, "rate_ratio": 8}
 
 
@@ -48,6 +51,19 @@ def load(write, config):
         ("arrivals", {**MMPP, "high_fraction": 1.0}, "high_fraction", "high_fraction"),
         ("arrivals", {**MMPP, "correlation_time_s": 0}, "correlation", "correlation_time_s"),
         ("arrivals", {**MMPP, "burst": 2}, "burst", "burst"),
+        ("events", [{**DOWN, "at_s": -1}], "at_s", "at_s"),
+        ("events", [{**DOWN, "at_s": math.inf}], "at_s", "at_s"),
+        ("events", [{**DOWN, "for_s": 0}], "for_s", "for_s"),
+        ("events", [{**SLOW, "factor": 0.5}], "factor", "factor"),
+        ("events", [{**DOWN, "factor": 2}], "factor", "factor: extra"),
+        ("events", [{**DOWN, "kind": "up"}], "- engine", "events"),
+        (
+            "events",
+            [DOWN | {"at_s": 25}, SLOW, DOWN],
+            "events",
+            "'small' is already down at 25 s.* one event of the two",
+        ),
+        ("events", [SLOW | {"at_s": 99}, SLOW], "events", "'small' is already slow at 99 s"),
         ("policies", [{"kind": "chimera", "tau": [0.1, -1]}], "tau", "tau"),
         ("policies", [{"kind": "chimera", "tua": 1}], "tua", "tua"),
         ("policies", [], "policies", "policies"),
@@ -126,6 +142,9 @@ def test_bad_input_is_one_sentence_an_exit_code_and_nothing_written(
     recorded = {"kind": "recorded", "times_ms": [1, 1], "rates_per_s": [2]}
     refused({"arrivals": recorded}, 3, "2 recorded arrival.* at a single moment")
     refused({"arrivals": {"kind": "recorded", "file": "none.csv"}}, 3, r"none\.csv does not exist")
+    refused({"events": [{**DOWN, "engine": "typo"}]}, 2, "events names 'typo', which is in none")
+    every = [DOWN, {**DOWN, "engine": "large", "at_s": 12}]
+    refused({"events": every}, 2, "no engine of small, large would be up at 12 s.*: leave one up")
     twice = other_pool(tmp_path, name="small")
     refused({"pools": twice}, 2, r"other\.yaml:\d+: .*engine name 'small' is used more than")
     renamed = other_pool(tmp_path, model="m-new")

@@ -131,6 +131,15 @@ def test_what_was_only_lucky_is_passed_over(objective, load, tmp_path, made_up):
     assert len(set(points)) == len(points)
 
 
+def test_a_policy_can_be_tuned_for_a_failure(objective, load, tmp_path):
+    objective["events"] = [
+        {"engine": "small", "kind": "slow", "at_s": 0, "factor": 200},
+        {"engine": "small", "kind": "down", "at_s": 1, "for_s": 2},
+    ]
+    result = tuning.tune(load(objective), tmp_path / "out")
+    assert all(one.figures["restarts"] > 0 for one in result.baselines)
+
+
 def test_a_figure_can_be_minimised(objective, load, tmp_path, made_up):
     del objective["maximize"]
     objective |= {"minimize": "latency_p95_ms", "subject_to": {"score": {"min": 0.05}}}
