@@ -10,9 +10,9 @@ import numpy as np
 from chimera_train.errors import DataError
 from chimera_train.pool.schema import EngineInfo
 from chimera_train.predict import engine_arrays as rows
-from chimera_train.predict.block_pool import free_all
+from chimera_train.predict.block_pool import blocks_of, free_all
 from chimera_train.predict.engine_arrays import EngineArrays
-from chimera_train.predict.engine_step import blocks_of, enqueue
+from chimera_train.predict.engine_step import enqueue
 
 __all__ = ["Resident", "empty_engine", "engine_with", "max_request_tokens"]
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from chimera_train.compiled import in_place, in_place_inner
 from chimera_train.predict import engine_arrays as rows
 from chimera_train.predict.engine_arrays import EngineArrays
+from chimera_train.predict.engine_cohort import dissolve_cohort
 from chimera_train.predict.engine_run import advance
 from chimera_train.predict.engine_step import end_step, enqueue, has_work
 from chimera_train.predict.ttft import copy_expected, empty_like, first_and_last_ms
@@ -250,6 +251,7 @@ def _estimate(sim: Sim, engine: int, stage: int, now_ms: float) -> None:
         empty_like(arrays, scratch, pool.usable_blocks[engine])
         busy_ms = 0.0
     else:
+        dissolve_cohort(arrays)
         copy_expected(arrays, scratch, pool.longest[engine])
     remaining = int(np.rint(programs.remaining_tokens[stage]))
     ttft_ms, completion_ms = first_and_last_ms(
@@ -377,8 +379,11 @@ def _tell_tokens(sim: Sim, engine: int) -> None:
     requests, counts = pool.arrays.requests[engine], pool.arrays.counts[engine]
     for queue in (rows.RUNNING, rows.WAITING):
         n = counts[rows.N_RUNNING] if queue == rows.RUNNING else counts[rows.N_WAITING]
-        for slot in pool.arrays.queues[engine, queue, :n]:
+        for position in range(n):
+            slot = pool.arrays.queues[engine, queue, position]
             fresh = requests[rows.GENERATED, slot] - pool.told_tokens[engine, slot]
+            if queue == rows.RUNNING and position < counts[rows.N_COHORT]:
+                fresh += counts[rows.COHORT_STEPS]
             if fresh > 0:
                 core.on_tokens(sim.state, pool.program[engine, slot], fresh)
                 pool.told_tokens[engine, slot] += fresh
