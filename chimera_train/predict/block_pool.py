@@ -1,6 +1,8 @@
 """The KV blocks of an engine, as vLLM hands them out (``v1/core/block_pool``).
 
-Without CACHING only their number counts. With it free blocks are in a list. New ones are taken from its front; a block that holds reusable text is
+Without CACHING only their number counts. With it they differ:
+
+Free blocks are in a list. New ones are taken from its front; a block that holds reusable text is
 put at the back when nobody uses it any more, the last blocks of a sequence first, so that the least
 recently used text is lost first and of a text its end. Whoever comes with the same text meanwhile
 takes the block out of the list again.

@@ -1,17 +1,17 @@
-"""The requests of an engine that decode together, as one.
+"""The requests of an engine that decode side by side, as one.
 
 Most running requests have their prompt behind them and get one token in every step. The first of
-the running ones, as far as each of them is of that kind, are the *cohort*. A step changes nothing of
-theirs but the counts that they share: what a request of the cohort has computed and generated lies
+the running ones, as far as each is of that kind, are the *cohort*. A step changes nothing of theirs
+but the counts that they share: what a request of the cohort has computed and generated lies
 COHORT_STEPS above what its column says. So a step costs the same however many they are, and one
 that finishes some of them, a look at each.
 
-A request of the cohort takes a block every ``block_size`` steps. ``room`` has how many take one in a
-step, by the step's number; with the prefix cache, which block a request takes is also kept account
-of at once.
+A request of the cohort takes a block every ``block_size`` steps. ``room`` has how many take one in
+a step, by the step's number; with the prefix cache, which block each takes is kept account of too.
 
 Whatever is not the same for all of them (somebody finds no memory, or ends while the next step is
-planned already) is done without a cohort: it is dissolved, and forms again when a step ends.
+planned already) is done without a cohort: it is dissolved, and forms again when a step ends. So it
+must be for whoever reads the columns of running requests.
 """
 
 from chimera_train.compiled import in_place

@@ -23,6 +23,9 @@ output. Where it is known which block holds what (CACHING), ``block_pool`` finds
 a preempted request that nobody took meanwhile, and blocks in use are shared. Otherwise a prompt has
 a hit of CACHED tokens; their blocks are taken from the free ones, as vLLM does with cached blocks
 that no running request uses, and a preempted request gets none.
+
+Requests that decode side by side are stepped as one (``engine_cohort``): of them there is nothing
+here but where they begin and end.
 """
 
 import numpy as np
@@ -35,12 +38,6 @@ from chimera_train.predict.block_pool import (
     release_blocks,
     share_blocks,
     take_blocks,
-)
-from chimera_train.predict.engine_cohort import (
-    dissolve_cohort,
-    end_cohort,
-    join_cohort,
-    plan_cohort,
 )
 from chimera_train.predict.engine_arrays import (
     AHEAD,
@@ -82,6 +79,12 @@ from chimera_train.predict.engine_arrays import (
     EngineArrays,
     FloatArray,
     IntArray,
+)
+from chimera_train.predict.engine_cohort import (
+    dissolve_cohort,
+    end_cohort,
+    join_cohort,
+    plan_cohort,
 )
 
 __all__ = [
@@ -219,12 +222,11 @@ def _set_features(engine: EngineArrays, row: int) -> None:
     """Make ``step`` or ``ahead`` what the running requests' chunks add up to."""
     requests, counts = engine.requests, engine.counts
     n = counts[N_COHORT]
-    steps = counts[COHORT_STEPS] + (counts[COHORT_CHUNK] if row == AHEAD else 0)
-    decode, context = n, 0
-    prefill, attention, ending = 0, 0, 0
+    prefill, decode, context, attention, ending = 0, n, 0, 0, 0
     if n > 0:
-        context = counts[COHORT_CONTEXT] + n * (steps - counts[COHORT_STEPS])
-        ending += steps + 1 == counts[COHORT_END]
+        planned = counts[COHORT_CHUNK] if row == AHEAD else 0
+        context = counts[COHORT_CONTEXT] + n * planned
+        ending += counts[COHORT_STEPS] + planned + 1 == counts[COHORT_END]
     for slot in engine.queues[RUNNING, n : counts[N_RUNNING]]:
         chunk = requests[row, slot]
         if chunk == 0:

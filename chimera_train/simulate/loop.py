@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from chimera_train.compiled import in_place, in_place_inner
+from chimera_train.compiled import in_place, in_place_inlined, in_place_inner
 from chimera_train.predict import engine_arrays as rows
 from chimera_train.predict.engine_arrays import EngineArrays
 from chimera_train.predict.engine_cohort import dissolve_cohort
@@ -180,15 +180,17 @@ def run(sim: Sim) -> None:
             _end_step(sim, engine, end_ms, timed_ms)
         elif next_ms == np.inf:
             return
-        elif timed_ms <= later.ms[0]:
-            arrived += 1
-            following_ms = arrival_ms[arrived] if arrived < n_timed else np.inf
-            _arrive(sim, arrived - 1, next_ms, following_ms)
         else:
-            _arrive(sim, heap.pop(later), next_ms, timed_ms)
+            program = arrived
+            if timed_ms <= later.ms[0]:
+                arrived += 1
+                timed_ms = arrival_ms[arrived] if arrived < n_timed else np.inf
+            else:
+                program = heap.pop(later)
+            _arrive(sim, program, next_ms, timed_ms)
 
 
-@in_place_inner
+@in_place_inlined
 def _arrive(sim: Sim, program: int, now_ms: float, timed_ms: float) -> None:
     """A program's next request arrives; the next program that has a time does at ``timed_ms``."""
     engine = _admit(sim, program, now_ms)
@@ -197,7 +199,7 @@ def _arrive(sim: Sim, program: int, now_ms: float, timed_ms: float) -> None:
         _begin_step(sim, engine, now_ms, min(timed_ms, sim.later.ms[0]))
 
 
-@in_place_inner
+@in_place_inlined
 def _admit(sim: Sim, program: int, now_ms: float) -> int:
     """Let the scheduler choose an engine for a program's next request; that engine."""
     programs, log, scratch = sim.programs, sim.log, sim.scratch
@@ -270,7 +272,7 @@ def _estimate(sim: Sim, engine: int, stage: int, now_ms: float) -> None:
     views.completion_ms[engine] = busy_ms + pace * (completion_ms - busy_ms)
 
 
-@in_place_inner
+@in_place_inlined
 def _end_step(sim: Sim, engine: int, now_ms: float, timed_ms: float) -> None:
     """End the step under way; the next program that has a time arrives at ``timed_ms``."""
     clocks.end(sim.clock, engine)
@@ -294,7 +296,7 @@ def _end_step(sim: Sim, engine: int, now_ms: float, timed_ms: float) -> None:
             clocks.become_idle(sim.clock, engine, now_ms)
 
 
-@in_place_inner
+@in_place_inlined
 def _complete(sim: Sim, engine: int, slot: int, now_ms: float) -> int:
     """A slot's request has its last token; its program."""
     pool, log = sim.pool, sim.log
@@ -312,7 +314,7 @@ def _complete(sim: Sim, engine: int, slot: int, now_ms: float) -> int:
     return program
 
 
-@in_place_inner
+@in_place_inlined
 def _continue(sim: Sim, program: int, now_ms: float) -> None:
     """The next stage of a program arrives, now or later, or the program has ended."""
     programs, log = sim.programs, sim.log
@@ -330,7 +332,7 @@ def _continue(sim: Sim, program: int, now_ms: float) -> None:
         log.successor[0] += 1
 
 
-@in_place_inner
+@in_place_inlined
 def _send(sim: Sim, engine: int) -> None:
     """Send the engine what the scheduler has for it."""
     programs, pool, log = sim.programs, sim.pool, sim.log
@@ -359,7 +361,7 @@ def _send(sim: Sim, engine: int) -> None:
         enqueue(requests, pool.arrays.queues[engine], pool.arrays.counts[engine], slot)
 
 
-@in_place_inner
+@in_place_inlined
 def _begin_step(sim: Sim, engine: int, now_ms: float, horizon_ms: float) -> None:
     """Run the engine up to the horizon, or to a step that finishes a request."""
     clocks.become_busy(sim.clock, engine, now_ms)
@@ -389,7 +391,7 @@ def _tell_tokens(sim: Sim, engine: int) -> None:
                 pool.told_tokens[engine, slot] += fresh
 
 
-@in_place_inner
+@in_place_inlined
 def _engine(pool: EnginePool, engine: int) -> EngineArrays:
     arrays = pool.arrays
     return EngineArrays(
