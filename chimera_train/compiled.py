@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from numba import njit
 
-__all__ = ["in_place", "in_place_inner"]
+__all__ = ["in_place", "in_place_inlined", "in_place_inner"]
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -25,5 +25,23 @@ def in_place_inner(function: _Function) -> _Function:
     """``in_place`` for what only compiled functions call: no way in from Python is compiled."""
     compiled: _Function = njit(
         cache=True, nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True
+    )(function)
+    return compiled
+
+
+def in_place_inlined(function: _Function) -> _Function:
+    """``in_place_inner`` for what is put into every place that calls it.
+
+    For functions that are called at every event with the whole state: a call copies a description
+    of each of its arrays, which for a hundred of them takes longer than what is done with them. It
+    takes longer to compile the more places call it.
+    """
+    compiled: _Function = njit(
+        cache=True,
+        nogil=True,
+        _nrt=False,
+        no_cpython_wrapper=True,
+        no_cfunc_wrapper=True,
+        forceinline=True,
     )(function)
     return compiled

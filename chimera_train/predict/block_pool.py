@@ -1,4 +1,6 @@
-"""The KV blocks of an engine with a prefix cache, as vLLM hands them out (``v1/core/block_pool``).
+"""The KV blocks of an engine, as vLLM hands them out (``v1/core/block_pool``).
+
+Without CACHING only their number counts. With it they differ:
 
 Free blocks are in a list. New ones are taken from its front; a block that holds reusable text is
 put at the back when nobody uses it any more, the last blocks of a sequence first, so that the least
@@ -14,13 +16,22 @@ from chimera_train.predict.engine_arrays import (
     ARRIVAL,
     BLOCK_SIZE,
     BLOCKS,
+    CACHING,
     FREE_BLOCKS,
     KEYED,
     PROMPT_KEYS,
     EngineArrays,
 )
 
-__all__ = ["free_all", "hit_blocks", "key_blocks", "release_blocks", "share_blocks", "take_blocks"]
+__all__ = [
+    "blocks_of",
+    "free_all",
+    "hit_blocks",
+    "key_blocks",
+    "release_blocks",
+    "share_blocks",
+    "take_blocks",
+]
 
 # Rows of ``blocks``. Block 0 is no block: it joins both ends of the list of free ones.
 USERS, BEFORE, AFTER, KEY = range(4)
@@ -28,6 +39,12 @@ USERS, BEFORE, AFTER, KEY = range(4)
 KEYS, OF = range(2)
 # No sequence has so many blocks.
 _MOST_BLOCKS = 1 << 22
+
+
+@in_place
+def blocks_of(tokens: int, block_size: int) -> int:
+    """KV blocks that hold so many tokens."""
+    return (tokens + block_size - 1) // block_size
 
 
 @in_place
@@ -74,6 +91,10 @@ def share_blocks(engine: EngineArrays, slot: int, hits: int) -> None:
 @in_place
 def take_blocks(engine: EngineArrays, slot: int, n: int) -> None:
     """Append ``n`` free blocks to the request's; what text they held is lost."""
+    if not engine.limits[CACHING]:
+        engine.counts[FREE_BLOCKS] -= n
+        engine.requests[BLOCKS, slot] += n
+        return
     for position in range(engine.requests[BLOCKS, slot], engine.requests[BLOCKS, slot] + n):
         block = engine.blocks[AFTER, 0]
         _unlink(engine, block)
@@ -87,6 +108,10 @@ def take_blocks(engine: EngineArrays, slot: int, n: int) -> None:
 @in_place
 def release_blocks(engine: EngineArrays, slot: int) -> None:
     """The request uses its blocks no more."""
+    if not engine.limits[CACHING]:
+        engine.counts[FREE_BLOCKS] += engine.requests[BLOCKS, slot]
+        engine.requests[BLOCKS, slot] = 0
+        return
     front = 0
     for position in range(engine.requests[BLOCKS, slot] - 1, -1, -1):
         block = engine.table[slot, position]

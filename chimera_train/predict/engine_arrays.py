@@ -18,6 +18,11 @@ __all__ = [
     "CACHING",
     "CHUNK",
     "CHUNKED",
+    "COHORT_AHEAD",
+    "COHORT_CHUNK",
+    "COHORT_CONTEXT",
+    "COHORT_END",
+    "COHORT_STEPS",
     "COMPUTED",
     "COUNT_ENTRIES",
     "ENDS",
@@ -29,6 +34,7 @@ __all__ = [
     "KEYED",
     "MAX_SEQS",
     "MAX_TOKENS",
+    "N_COHORT",
     "N_RUNNING",
     "N_STALE",
     "N_WAITING",
@@ -81,10 +87,27 @@ START, FIRST_TOKEN = range(2)
 # Rows of ``queues``; the running are in order of admission, the waiting in that of urgency.
 RUNNING, WAITING = range(2)
 # Entries of ``counts``. N_STALE: waiting requests that are STALE. EXTRAPOLATED: steps outside what
-# the step-time model was fitted on.
-N_RUNNING, N_WAITING, N_STALE, FREE_BLOCKS, STEPS, EXTRAPOLATED = range(6)
-COUNT_ENTRIES = 6
-# Entry of ``step`` and ``ahead`` behind the features: requests that get their last token.
+# the step-time model was fitted on. N_COHORT: how many of the running, from the first on, are the
+# cohort (``engine_cohort``), of whom the rows above say too little, and what is common to them:
+# COHORT_STEPS: tokens by which COMPUTED and GENERATED are too low; COHORT_END: what those are when
+# the first of them ends; COHORT_CONTEXT: Σ of what they have computed; COHORT_CHUNK, COHORT_AHEAD:
+# each one's CHUNK and AHEAD.
+(
+    N_RUNNING,
+    N_WAITING,
+    N_STALE,
+    FREE_BLOCKS,
+    STEPS,
+    EXTRAPOLATED,
+    N_COHORT,
+    COHORT_STEPS,
+    COHORT_END,
+    COHORT_CONTEXT,
+    COHORT_CHUNK,
+    COHORT_AHEAD,
+) = range(12)
+COUNT_ENTRIES = 12
+# Entry of ``step`` and ``ahead`` behind the features: more than 0 if anybody gets its last token.
 ENDS = 4
 # Entries of ``limits``. CHUNKED: whether a prompt may be computed in several steps. ASYNC: whether
 # a step is planned while its predecessor runs. CACHING: whether it is known which block holds what.
@@ -99,12 +122,13 @@ class EngineArrays(NamedTuple):
         requests: shape (16, capacity).
         times: shape (2, capacity), ms.
         queues: slots, shape (2, capacity).
-        counts: shape (6,).
+        counts: shape (12,).
         step: features of the step under way, as the step-time model has them: prefill_tokens,
             decode_tokens, decode_ctx_tokens, prefill_attn; and ENDS. Shape (5,).
         ahead: those of the step planned behind it; zeros if none is.
         finished: slots that the last step finished are the first of these, shape (capacity,).
-        room: scratch, shape (block_size,).
+        room: how many of the cohort take a block at each COHORT_STEPS, by the remainder of that,
+            shape (block_size,).
         blocks: KV blocks, shape (4, num_kv_blocks + 1); empty without CACHING, as are the next
             three. See ``block_pool``.
         table: the blocks of each slot's sequence, in order, shape (capacity, blocks of a sequence).

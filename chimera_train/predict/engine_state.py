@@ -11,9 +11,9 @@ from chimera_train.compiled import in_place
 from chimera_train.errors import DataError
 from chimera_train.pool.schema import EngineInfo
 from chimera_train.predict import engine_arrays as rows
-from chimera_train.predict.block_pool import free_all
+from chimera_train.predict.block_pool import blocks_of, free_all
 from chimera_train.predict.engine_arrays import EngineArrays
-from chimera_train.predict.engine_step import blocks_of, enqueue
+from chimera_train.predict.engine_step import enqueue
 
 __all__ = ["Resident", "clear", "empty_engine", "engine_with", "max_request_tokens"]
 
@@ -116,7 +116,8 @@ def clear(engine: EngineArrays, usable_blocks: int) -> None:
     It goes on counting steps. ``usable_blocks`` are those that it has.
     """
     counts = engine.counts
-    counts[rows.N_RUNNING] = counts[rows.N_WAITING] = counts[rows.N_STALE] = 0
+    counts[rows.N_RUNNING] = counts[rows.N_COHORT] = 0
+    counts[rows.N_WAITING] = counts[rows.N_STALE] = 0
     counts[rows.FREE_BLOCKS] = usable_blocks
     engine.step[:] = 0.0
     engine.ahead[:] = 0.0

@@ -23,12 +23,16 @@ output. Where it is known which block holds what (CACHING), ``block_pool`` finds
 a preempted request that nobody took meanwhile, and blocks in use are shared. Otherwise a prompt has
 a hit of CACHED tokens; their blocks are taken from the free ones, as vLLM does with cached blocks
 that no running request uses, and a preempted request gets none.
+
+Requests that decode side by side are stepped as one (``engine_cohort``): of them there is nothing
+here but where they begin and end.
 """
 
 import numpy as np
 
 from chimera_train.compiled import in_place
 from chimera_train.predict.block_pool import (
+    blocks_of,
     hit_blocks,
     key_blocks,
     release_blocks,
@@ -45,6 +49,11 @@ from chimera_train.predict.engine_arrays import (
     CACHING,
     CHUNK,
     CHUNKED,
+    COHORT_AHEAD,
+    COHORT_CHUNK,
+    COHORT_CONTEXT,
+    COHORT_END,
+    COHORT_STEPS,
     COMPUTED,
     ENDS,
     FIRST_TOKEN,
@@ -53,6 +62,7 @@ from chimera_train.predict.engine_arrays import (
     KEYED,
     MAX_SEQS,
     MAX_TOKENS,
+    N_COHORT,
     N_RUNNING,
     N_STALE,
     N_WAITING,
@@ -70,11 +80,16 @@ from chimera_train.predict.engine_arrays import (
     FloatArray,
     IntArray,
 )
+from chimera_train.predict.engine_cohort import (
+    dissolve_cohort,
+    end_cohort,
+    join_cohort,
+    plan_cohort,
+)
 
 __all__ = [
     "admissible",
     "begin_step",
-    "blocks_of",
     "end_step",
     "ends",
     "enqueue",
@@ -103,8 +118,10 @@ def begin_step(engine: EngineArrays, now_ms: float) -> bool:
         for feature in range(engine.step.size):
             engine.step[feature] = engine.ahead[feature]
             engine.ahead[feature] = 0.0
-        requests, times = engine.requests, engine.times
-        for slot in engine.queues[RUNNING, : engine.counts[N_RUNNING]]:
+        requests, times, counts = engine.requests, engine.times, engine.counts
+        counts[COHORT_CHUNK] = counts[COHORT_AHEAD]
+        counts[COHORT_AHEAD] = 0
+        for slot in engine.queues[RUNNING, counts[N_COHORT] : counts[N_RUNNING]]:
             requests[CHUNK, slot] = requests[AHEAD, slot]
             requests[AHEAD, slot] = 0
             if requests[CHUNK, slot] > 0 and np.isnan(times[START, slot]):
@@ -124,31 +141,11 @@ def plan_step(engine: EngineArrays, row: int, start_ms: float) -> None:
     AHEAD to plan behind it, which starts nobody knows when (NaN); ``step`` or ``ahead`` become its
     features.
     """
+    plan_cohort(engine, row)
     budget, preempted = _schedule_running(engine, row)
     if not preempted:
         _admit_waiting(engine, row, budget, start_ms)
-    requests = engine.requests
-    features = engine.ahead if row == AHEAD else engine.step
-    for feature in range(features.size):
-        features[feature] = 0.0
-    for slot in engine.queues[RUNNING, : engine.counts[N_RUNNING]]:
-        chunk = requests[row, slot]
-        if chunk == 0:
-            continue
-        computed, tokens = _position(
-            requests[COMPUTED, slot],
-            requests[PROMPT, slot] + requests[GENERATED, slot],
-            requests[CHUNK, slot] if row == AHEAD else 0,
-        )
-        features[ENDS] += ends(
-            computed, tokens, chunk, requests[PROMPT, slot] + requests[OUTPUT, slot]
-        )
-        if tokens > requests[PROMPT, slot] and tokens - computed == 1:
-            features[1] += 1
-            features[2] += computed
-        else:
-            features[0] += chunk
-            features[3] += chunk * computed + chunk * (chunk + 1) / 2
+    _set_features(engine, row)
 
 
 @in_place
@@ -161,9 +158,10 @@ def end_step(engine: EngineArrays, now_ms: float) -> int:
     """
     requests, times, counts = engine.requests, engine.times, engine.counts
     running = engine.queues[RUNNING]
-    n_running = counts[N_RUNNING]
-    kept, n_finished = 0, 0
-    for position in range(n_running):
+    first = counts[N_COHORT]
+    n_finished = end_cohort(engine)
+    kept = counts[N_COHORT]
+    for position in range(first, counts[N_RUNNING]):
         slot = running[position]
         chunk = requests[CHUNK, slot]
         requests[COMPUTED, slot] += chunk
@@ -179,7 +177,7 @@ def end_step(engine: EngineArrays, now_ms: float) -> int:
             ):
                 key_blocks(engine, slot, computed)
         if requests[GENERATED, slot] == requests[OUTPUT, slot]:
-            _release(engine, slot)
+            release_blocks(engine, slot)
             requests[AHEAD, slot] = 0
             engine.finished[n_finished] = slot
             n_finished += 1
@@ -188,6 +186,7 @@ def end_step(engine: EngineArrays, now_ms: float) -> int:
             kept += 1
     counts[N_RUNNING] = kept
     counts[STEPS] += 1
+    join_cohort(engine)
     if counts[N_STALE] > 0:
         n_finished = _end_stale(engine, n_finished, now_ms)
     return n_finished
@@ -196,10 +195,6 @@ def end_step(engine: EngineArrays, now_ms: float) -> int:
 @in_place
 def _tokens(features: FloatArray) -> float:
     return features[0] + features[1]
-
-
-# Functions that loops call for every request take numbers: passing arrays on costs more than what
-# is done with them, since each is counted as a reference.
 
 
 @in_place
@@ -223,13 +218,49 @@ def ends(computed: int, tokens: int, chunk: int, last: int) -> bool:
 
 
 @in_place
+def _set_features(engine: EngineArrays, row: int) -> None:
+    """Make ``step`` or ``ahead`` what the running requests' chunks add up to."""
+    requests, counts = engine.requests, engine.counts
+    n = counts[N_COHORT]
+    prefill, decode, context, attention, ending = 0, n, 0, 0, 0
+    if n > 0:
+        planned = counts[COHORT_CHUNK] if row == AHEAD else 0
+        context = counts[COHORT_CONTEXT] + n * planned
+        ending += counts[COHORT_STEPS] + planned + 1 == counts[COHORT_END]
+    for slot in engine.queues[RUNNING, n : counts[N_RUNNING]]:
+        chunk = requests[row, slot]
+        if chunk == 0:
+            continue
+        prompt = requests[PROMPT, slot]
+        computed, tokens = _position(
+            requests[COMPUTED, slot],
+            prompt + requests[GENERATED, slot],
+            requests[CHUNK, slot] if row == AHEAD else 0,
+        )
+        ending += ends(computed, tokens, chunk, prompt + requests[OUTPUT, slot])
+        if tokens > prompt and tokens - computed == 1:
+            decode += 1
+            context += computed
+        else:
+            prefill += chunk
+            attention += chunk * computed + chunk * (chunk + 1) // 2
+    features = engine.ahead if row == AHEAD else engine.step
+    features[0], features[1], features[2], features[3] = prefill, decode, context, attention
+    features[ENDS] = ending
+
+
+@in_place
 def _schedule_running(engine: EngineArrays, row: int) -> tuple[int, bool]:
-    """Chunks of the running requests; the budget left, and whether any was preempted."""
+    """Chunks of the running requests behind the cohort, which has its tokens.
+
+    Returns:
+        The budget left, and whether any was preempted.
+    """
     limits, requests, counts = engine.limits, engine.requests, engine.counts
     running = engine.queues[RUNNING]
-    budget = limits[MAX_TOKENS]
+    budget = limits[MAX_TOKENS] - counts[N_COHORT]
     preempted = False
-    position = 0
+    position = counts[N_COHORT]
     while position < counts[N_RUNNING] and budget > 0:
         slot = running[position]
         known = requests[PROMPT, slot] + requests[GENERATED, slot]
@@ -247,6 +278,7 @@ def _schedule_running(engine: EngineArrays, row: int) -> tuple[int, bool]:
             missing = blocks_of(tokens, limits[BLOCK_SIZE]) - requests[BLOCKS, slot]
         while missing > counts[FREE_BLOCKS]:
             preempted = True
+            dissolve_cohort(engine)
             victim = _least_urgent(requests, running[: counts[N_RUNNING]])
             budget += requests[row, running[victim]]
             _preempt(engine, row, victim)
@@ -255,7 +287,7 @@ def _schedule_running(engine: EngineArrays, row: int) -> tuple[int, bool]:
             if victim < position:
                 position -= 1
         if missing > 0:
-            _take(engine, slot, missing)
+            take_blocks(engine, slot, missing)
         if limits[CACHING]:
             # Behind a step under way the text of the last token is not known yet.
             text = min(tokens, known)
@@ -280,12 +312,12 @@ def _admit_waiting(engine: EngineArrays, row: int, budget: int, start_ms: float)
         if limits[CACHING]:
             share_blocks(engine, slot, hit // limits[BLOCK_SIZE])
         else:
-            _take(engine, slot, hit // limits[BLOCK_SIZE])
+            take_blocks(engine, slot, hit // limits[BLOCK_SIZE])
         requests[COMPUTED, slot] = hit
         tokens = requests[PROMPT, slot] + requests[GENERATED, slot]
         chunk = min(tokens - hit, budget)
         missing = blocks_of(hit + chunk, limits[BLOCK_SIZE]) - requests[BLOCKS, slot]
-        _take(engine, slot, missing)
+        take_blocks(engine, slot, missing)
         if limits[CACHING]:
             key_blocks(engine, slot, hit + chunk)
         requests[row, slot] = chunk
@@ -339,7 +371,7 @@ def _preempt(engine: EngineArrays, row: int, position: int) -> None:
         )
         requests[STALE, slot] = gets_token
         counts[N_STALE] += gets_token
-    _release(engine, slot)
+    release_blocks(engine, slot)
     requests[COMPUTED, slot] = 0
     requests[CACHED, slot] = 0
     requests[CHUNK, slot] = 0
@@ -373,30 +405,6 @@ def _end_stale(engine: EngineArrays, n_finished: int, now_ms: float) -> int:
     counts[N_WAITING] = kept
     counts[N_STALE] = 0
     return n_finished
-
-
-@in_place
-def _take(engine: EngineArrays, slot: int, n: int) -> None:
-    if engine.limits[CACHING]:
-        take_blocks(engine, slot, n)
-    else:
-        engine.counts[FREE_BLOCKS] -= n
-        engine.requests[BLOCKS, slot] += n
-
-
-@in_place
-def _release(engine: EngineArrays, slot: int) -> None:
-    if engine.limits[CACHING]:
-        release_blocks(engine, slot)
-    else:
-        engine.counts[FREE_BLOCKS] += engine.requests[BLOCKS, slot]
-        engine.requests[BLOCKS, slot] = 0
-
-
-@in_place
-def blocks_of(tokens: int, block_size: int) -> int:
-    """KV blocks that hold so many tokens."""
-    return (tokens + block_size - 1) // block_size
 
 
 @in_place

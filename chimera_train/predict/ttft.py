@@ -19,6 +19,7 @@ from chimera_train.predict.engine_arrays import (
     CACHED,
     CACHING,
     EXPECTED,
+    FIRST_TOKEN,
     FREE_BLOCKS,
     GENERATED,
     N_RUNNING,
@@ -32,7 +33,7 @@ from chimera_train.predict.engine_arrays import (
     EngineArrays,
     FloatArray,
 )
-from chimera_train.predict.engine_run import decode_steps, steps_alike
+from chimera_train.predict.engine_run import decode_steps
 from chimera_train.predict.engine_state import empty_engine, max_request_tokens
 from chimera_train.predict.engine_step import begin_step, end_step, enqueue, plan_step
 from chimera_train.predict.step_terms import step_ms
@@ -154,7 +155,7 @@ def copy_expected(state: EngineArrays, scratch: EngineArrays, longest: int) -> N
     """Copy an engine's requests, with the outputs that are expected of them, into ``scratch``.
 
     They go into its first slots, in the order of the queues; it has room for one more. ``longest``
-    is what ``max_request_tokens`` says of the engine.
+    is what ``max_request_tokens`` says of the engine, which has no cohort.
     """
     requests = scratch.requests
     slot = 0
@@ -205,7 +206,7 @@ def first_and_last_ms(
     completion: bool,
 ) -> tuple[float, float]:
     """``TtftEstimator.estimate`` on an engine of ``copy_expected``, which is used up."""
-    requests, counts, step = engine.requests, engine.counts, engine.step
+    requests, times, counts, step = engine.requests, engine.times, engine.counts, engine.step
     new = counts[N_RUNNING] + counts[N_WAITING]
     if engine.limits[ASYNC] and busy_ms > 0 and engine.ahead[0] + engine.ahead[1] == 0:
         # The step behind the one under way was planned before the new request came.
@@ -221,24 +222,19 @@ def first_and_last_ms(
         requests[ARRIVAL, new] = max(requests[ARRIVAL, new], requests[ARRIVAL, slot] + 1)
     enqueue(requests, engine.queues, counts, new)
 
-    now_ms, first_token_ms = busy_ms, np.nan
+    now_ms = busy_ms
+    times[FIRST_TOKEN, new] = np.nan
     while True:
-        steps = steps_alike(engine)
-        if steps > 0:
-            now_ms = decode_steps(engine, compiled, steps, now_ms, np.inf, 1.0)
-        else:
-            idle = counts[N_RUNNING] == 0
-            if not begin_step(engine, now_ms):
-                if idle:
-                    # The most urgent request does not even fit an empty engine.
-                    last_ms = np.inf if completion else np.nan
-                    return (np.inf if np.isnan(first_token_ms) else first_token_ms), last_ms
-                continue
+        now_ms = decode_steps(engine, compiled, now_ms, np.inf, 1.0)
+        idle = counts[N_RUNNING] == 0
+        if begin_step(engine, now_ms):
             now_ms += step_ms(compiled, step[0], step[1], step[2], step[3])
             end_step(engine, now_ms)
-        if np.isnan(first_token_ms) and requests[GENERATED, new] > 0:
-            first_token_ms = now_ms
-            if not completion:
-                return first_token_ms, np.nan
+        elif idle:
+            # The most urgent request does not even fit an empty engine.
+            first_ms = np.inf if np.isnan(times[FIRST_TOKEN, new]) else times[FIRST_TOKEN, new]
+            return first_ms, (np.inf if completion else np.nan)
+        if not completion and times[FIRST_TOKEN, new] >= 0:
+            return times[FIRST_TOKEN, new], np.nan
         if requests[GENERATED, new] == requests[OUTPUT, new]:
-            return first_token_ms, now_ms
+            return times[FIRST_TOKEN, new], now_ms

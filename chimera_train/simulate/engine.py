@@ -133,6 +133,7 @@ class SimulatedEngine:
             [running[: counts[rows.N_RUNNING]], waiting[: counts[rows.N_WAITING]]]
         )
         fresh = self.arrays.requests[rows.GENERATED, slots] - self._told_tokens[slots]
+        fresh[: counts[rows.N_COHORT]] += counts[rows.COHORT_STEPS]
         slots, fresh = slots[fresh > 0], fresh[fresh > 0]
         self._told_tokens[slots] += fresh
         return list(zip(self._request_id[slots].tolist(), fresh.tolist(), strict=True))

@@ -21,9 +21,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from chimera_train.compiled import in_place, in_place_inner
+from chimera_train.compiled import in_place, in_place_inlined, in_place_inner
 from chimera_train.predict import engine_arrays as rows
 from chimera_train.predict.engine_arrays import EngineArrays
+from chimera_train.predict.engine_cohort import dissolve_cohort
 from chimera_train.predict.engine_run import advance
 from chimera_train.predict.engine_state import clear
 from chimera_train.predict.engine_step import end_step, enqueue, has_work
@@ -195,12 +196,14 @@ def run(sim: Sim) -> None:
         elif event_ms[happened] == next_ms:
             _happen(sim, happened)
             happened += 1
-        elif arriving_ms <= later.ms[0]:
-            arrived += 1
-            following_ms = arrival_ms[arrived] if arrived < n_timed else np.inf
-            _arrive(sim, arrived - 1, next_ms, min(following_ms, event_ms[happened]))
         else:
-            _arrive(sim, heap.pop(later), next_ms, timed_ms)
+            program = arrived
+            if arriving_ms <= later.ms[0]:
+                arrived += 1
+                arriving_ms = arrival_ms[arrived] if arrived < n_timed else np.inf
+            else:
+                program = heap.pop(later)
+            _arrive(sim, program, next_ms, min(arriving_ms, event_ms[happened]))
 
 
 @in_place_inner
@@ -242,13 +245,13 @@ def _take_down(sim: Sim, engine: int, now_ms: float) -> None:
             _serve(sim, _place(sim, program, now_ms), now_ms, now_ms)
 
 
-@in_place_inner
+@in_place_inlined
 def _arrive(sim: Sim, program: int, now_ms: float, timed_ms: float) -> None:
     """A program's next request arrives; the next thing that has a time happens at ``timed_ms``."""
     _serve(sim, _admit(sim, program, now_ms), now_ms, min(timed_ms, sim.later.ms[0]))
 
 
-@in_place_inner
+@in_place_inlined
 def _serve(sim: Sim, engine: int, now_ms: float, horizon_ms: float) -> None:
     """Send the engine what it has room for, and let it begin if it is idle."""
     _send(sim, engine)
@@ -256,7 +259,7 @@ def _serve(sim: Sim, engine: int, now_ms: float, horizon_ms: float) -> None:
         _begin_step(sim, engine, now_ms, horizon_ms)
 
 
-@in_place_inner
+@in_place_inlined
 def _admit(sim: Sim, program: int, now_ms: float) -> int:
     """Let the scheduler choose an engine for a program's next request; that engine."""
     log = sim.log
@@ -269,7 +272,7 @@ def _admit(sim: Sim, program: int, now_ms: float) -> int:
     return _place(sim, program, now_ms)
 
 
-@in_place_inner
+@in_place_inlined
 def _place(sim: Sim, program: int, now_ms: float) -> int:
     """Let the scheduler choose an engine for a program's request that has none; that engine."""
     programs, log, scratch = sim.programs, sim.log, sim.scratch
@@ -303,7 +306,7 @@ def _place(sim: Sim, program: int, now_ms: float) -> int:
     return chosen
 
 
-@in_place_inner
+@in_place_inlined
 def _stage(programs: Programs, trajectory: int, index: int) -> int:
     """The stage of that index in a trajectory, or its last one."""
     first_stage = programs.first_stage
@@ -327,6 +330,7 @@ def _estimate(sim: Sim, engine: int, stage: int, now_ms: float) -> None:
         empty_like(arrays, scratch, pool.usable_blocks[engine])
         busy_ms = 0.0
     else:
+        dissolve_cohort(arrays)
         copy_expected(arrays, scratch, pool.longest[engine])
     remaining = int(np.rint(programs.remaining_tokens[stage]))
     ttft_ms, completion_ms = first_and_last_ms(
@@ -349,7 +353,7 @@ def _estimate(sim: Sim, engine: int, stage: int, now_ms: float) -> None:
     views.completion_ms[engine] = busy_ms + pace * (completion_ms - busy_ms)
 
 
-@in_place_inner
+@in_place_inlined
 def _end_step(sim: Sim, engine: int, now_ms: float, timed_ms: float) -> None:
     """End the step under way; the next thing that has a time happens at ``timed_ms``."""
     clocks.end(sim.clock, engine)
@@ -373,7 +377,7 @@ def _end_step(sim: Sim, engine: int, now_ms: float, timed_ms: float) -> None:
             clocks.become_idle(sim.clock, engine, now_ms)
 
 
-@in_place_inner
+@in_place_inlined
 def _complete(sim: Sim, engine: int, slot: int, now_ms: float) -> int:
     """A slot's request has its last token; its program."""
     pool, log = sim.pool, sim.log
@@ -391,7 +395,7 @@ def _complete(sim: Sim, engine: int, slot: int, now_ms: float) -> int:
     return program
 
 
-@in_place_inner
+@in_place_inlined
 def _continue(sim: Sim, program: int, now_ms: float) -> None:
     """The next stage of a program arrives, now or later, or the program has ended."""
     programs, log = sim.programs, sim.log
@@ -409,7 +413,7 @@ def _continue(sim: Sim, program: int, now_ms: float) -> None:
         log.successor[0] += 1
 
 
-@in_place_inner
+@in_place_inlined
 def _send(sim: Sim, engine: int) -> None:
     """Send the engine what the scheduler has for it."""
     programs, pool, log = sim.programs, sim.pool, sim.log
@@ -438,7 +442,7 @@ def _send(sim: Sim, engine: int) -> None:
         enqueue(requests, pool.arrays.queues[engine], pool.arrays.counts[engine], slot)
 
 
-@in_place_inner
+@in_place_inlined
 def _begin_step(sim: Sim, engine: int, now_ms: float, horizon_ms: float) -> None:
     """Run the engine up to the horizon, or to a step that finishes a request."""
     clocks.become_busy(sim.clock, engine, now_ms)
@@ -458,14 +462,17 @@ def _tell_tokens(sim: Sim, engine: int) -> None:
     requests, counts = pool.arrays.requests[engine], pool.arrays.counts[engine]
     for queue in (rows.RUNNING, rows.WAITING):
         n = counts[rows.N_RUNNING] if queue == rows.RUNNING else counts[rows.N_WAITING]
-        for slot in pool.arrays.queues[engine, queue, :n]:
+        for position in range(n):
+            slot = pool.arrays.queues[engine, queue, position]
             fresh = requests[rows.GENERATED, slot] - pool.told_tokens[engine, slot]
+            if queue == rows.RUNNING and position < counts[rows.N_COHORT]:
+                fresh += counts[rows.COHORT_STEPS]
             if fresh > 0:
                 core.on_tokens(sim.state, pool.program[engine, slot], fresh)
                 pool.told_tokens[engine, slot] += fresh
 
 
-@in_place_inner
+@in_place_inlined
 def _engine(pool: EnginePool, engine: int) -> EngineArrays:
     arrays = pool.arrays
     return EngineArrays(

@@ -6,11 +6,14 @@ interface non-public; where it has changed, so may the rules that are simulated.
 
 import random
 
+import numpy as np
 import pytest
 
 from chimera_train.pool.schema import EngineInfo
 from chimera_train.predict import engine_arrays as rows
 from chimera_train.predict import engine_step
+from chimera_train.predict.engine_arrays import EngineArrays
+from chimera_train.predict.engine_cohort import dissolve_cohort
 from chimera_train.predict.step_time import StepTimeModel
 from chimera_train.simulate.engine import SimulatedEngine
 
@@ -192,8 +195,10 @@ def test_every_step_is_vllms(model_dir, seed, asynchronous, caching):
         running = engine.arrays.queues[rows.RUNNING, : engine.arrays.counts[rows.N_RUNNING]]
         numbers = [str(engine._request_id[slot]) for slot in running]
         assert numbers == [request.request_id for request in scheduler.running]
+        apart = EngineArrays(*map(np.copy, engine.arrays))
+        dissolve_cohort(apart)
         for row, (step, _) in zip((rows.CHUNK, rows.AHEAD), under_way, strict=False):
-            chunks = dict(zip(numbers, engine.arrays.requests[row, running].tolist(), strict=True))
+            chunks = dict(zip(numbers, apart.requests[row, running].tolist(), strict=True))
             assert {i: n for i, n in chunks.items() if n} == {
                 i: n for i, n in step.num_scheduled_tokens.items() if i in numbers
             }

@@ -9,6 +9,7 @@ from plain_engine import Call, PlainEngine, PlainPool
 from chimera_train.predict import engine_arrays as rows
 from chimera_train.predict import engine_step
 from chimera_train.predict.engine_arrays import EngineArrays
+from chimera_train.predict.engine_cohort import dissolve_cohort
 from chimera_train.simulate.engine import SimulatedEngine, servable
 
 CALLS = st.lists(
@@ -120,8 +121,10 @@ def test_every_step_equals_the_reference(step_time, calls, limits):
         running = arrays.queues[rows.RUNNING, : arrays.counts[rows.N_RUNNING]]
         numbers = [int(engine._request_id[slot]) for slot in running]
         assert numbers == [call.number for call in reference.running]
+        apart = EngineArrays(*map(np.copy, arrays))
+        dissolve_cohort(apart)
         for row, step in ((rows.CHUNK, expected), (rows.AHEAD, ahead)):
-            chunks = dict(zip(numbers, arrays.requests[row, running].tolist(), strict=True))
+            chunks = dict(zip(numbers, apart.requests[row, running].tolist(), strict=True))
             scheduled = {call.number: new for call, new in (step[1] if step else {}).items()}
             assert {n: chunk for n, chunk in chunks.items() if chunk} == {
                 n: new for n, new in scheduled.items() if n in numbers
