@@ -80,6 +80,7 @@ __all__ = [
     "enqueue",
     "has_work",
     "plan_step",
+    "preempt",
 ]
 
 
@@ -249,7 +250,7 @@ def _schedule_running(engine: EngineArrays, row: int) -> tuple[int, bool]:
             preempted = True
             victim = _least_urgent(requests, running[: counts[N_RUNNING]])
             budget += requests[row, running[victim]]
-            _preempt(engine, row, victim)
+            preempt(engine, row, victim)
             if victim == position:
                 return budget, True
             if victim < position:
@@ -329,7 +330,8 @@ def enqueue(requests: IntArray, queues: IntArray, counts: IntArray, slot: int) -
 
 
 @in_place
-def _preempt(engine: EngineArrays, row: int, position: int) -> None:
+def preempt(engine: EngineArrays, row: int, position: int) -> None:
+    """Take the blocks of the running request at ``position``, while ``row`` is planned."""
     requests, counts = engine.requests, engine.counts
     running = engine.queues[RUNNING]
     slot = running[position]

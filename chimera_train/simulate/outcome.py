@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from chimera_train.scheduling.state import NOWHERE
 from chimera_train.simulate.arrivals import Arrivals
 from chimera_train.simulate.loop import Log
 from chimera_train.simulate.workload import Workload
@@ -22,7 +23,8 @@ class Simulation:
         programs: one row a program, in order of arrival: question_id, engine, trajectory (its
             program_id in the traces), arrival_ms, ttft_ms (of its first request),
             program_latency_ms, n_stages, total_output_tokens, cost (micro-dollars by the pool's
-            token prices), score.
+            token prices), score. One that was refused has no engine, no trajectory, no times but
+            its arrival, and 0 for the rest.
         requests: one row a stage, in order of arrival: program (row of ``programs``), stage_index,
             engine, arrival_ms, queue_ms (until its first step begins, wherever it waits), ttft_ms,
             e2e_ms, output_tokens, preemptions.
@@ -45,7 +47,7 @@ def tables(
     input_cost: npt.NDArray[np.float64],
     output_cost: npt.NDArray[np.float64],
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """``Simulation.programs`` and ``.requests`` of a log whose every request was served.
+    """``Simulation.programs`` and ``.requests`` of a log in which nobody waits any more.
 
     The costs are micro-dollars per token of each engine, shape (n_engines,).
     """
@@ -54,12 +56,16 @@ def tables(
         column[:n] for column in (log.program, log.stage, log.arrival_ms, log.end_ms)
     )
     first = workload.first_stage[log.trajectory]
-    engine = pd.array(engines, dtype="str").take(log.engine)
+    served = log.engine != NOWHERE
+    engine, trajectory = (
+        pd.array(names, dtype="str").take(np.where(served, place, -1), allow_fill=True)
+        for names, place in ((engines, log.engine), (workload.program_ids, log.trajectory))
+    )
     # Requests are in order of arrival: a program's last write is its first stage, or its last.
-    begin_ms, first_token_ms = np.empty(log.engine.size), np.empty(log.engine.size)
+    begin_ms, first_token_ms = log.refused_ms.copy(), np.full(log.engine.size, np.nan)
     begin_ms[program[::-1]] = arrival_ms[::-1]
     first_token_ms[program[::-1]] = log.first_token_ms[:n][::-1]
-    latency_ms = np.empty(log.engine.size)
+    latency_ms = np.full(log.engine.size, np.nan)
     latency_ms[program] = end_ms
     latency_ms -= begin_ms
     prompt_tokens, output_tokens = (
@@ -70,10 +76,10 @@ def tables(
         {
             "question_id": pd.array(workload.questions, dtype="str").take(arrivals.questions),
             "engine": engine,
-            "trajectory": pd.array(workload.program_ids, dtype="str").take(log.trajectory),
+            "trajectory": trajectory,
             "arrival_ms": begin_ms,
-            "n_stages": workload.first_stage[log.trajectory + 1] - first,
-            "score": workload.score[log.trajectory],
+            "n_stages": served * (workload.first_stage[log.trajectory + 1] - first),
+            "score": served * workload.score[log.trajectory],
             "ttft_ms": first_token_ms - begin_ms,
             "program_latency_ms": latency_ms,
             "total_output_tokens": output_tokens,
