@@ -7,9 +7,10 @@ ran, begins again in level 0. Before every step the requests are ordered by (lev
 running one gives its place, or its KV blocks, up to a waiting one of a lower level's number, and is
 computed again later.
 
-Two things are this module's own. A request that was admitted is not preempted before it has a token
-of it, so that each admission leads on, however long the prompt. And nobody is preempted for a
-request that could not join even then.
+Two things are this module's own. A request that was admitted is not preempted before it has had a
+token, so that each admission leads on, however long the prompt. And nobody is preempted for a
+request that the next step could not admit even then; what the prefix cache holds is counted there
+as if it had to be computed.
 """
 
 from typing import NamedTuple
@@ -51,17 +52,22 @@ class Service(NamedTuple):
     Attributes:
         had_ms: in its present level, shape (n_engines, slots).
         last_ms: when it came, or last ran, shape (n_engines, slots).
+        has_token: whether it has had a token since it was admitted, bool, shape (n_engines, slots).
         began_ms: when the step under way began, shape (n_engines,).
     """
 
     had_ms: npt.NDArray[np.float64]
     last_ms: npt.NDArray[np.float64]
+    has_token: npt.NDArray[np.bool_]
     began_ms: npt.NDArray[np.float64]
 
 
 def no_service(engines: int, slots: int) -> Service:
     """Nothing, for so many."""
-    return Service(np.zeros((engines, slots)), np.zeros((engines, slots)), np.zeros(engines))
+    shape = (engines, slots)
+    return Service(
+        np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.bool_), np.zeros(engines)
+    )
 
 
 @in_place
@@ -84,6 +90,9 @@ def charge(service: Service, number: int, engine: EngineArrays, now_ms: float) -
             requests[PRIORITY, slot] += 1
         service.had_ms[number, slot] = had_ms
         service.last_ms[number, slot] = now_ms
+        tokens = requests[PROMPT, slot] + requests[GENERATED, slot]
+        if requests[COMPUTED, slot] + requests[CHUNK, slot] == tokens:
+            service.has_token[number, slot] = True
 
 
 @in_place
@@ -98,15 +107,16 @@ def prepare(service: Service, number: int, engine: EngineArrays, now_ms: float) 
     counts[N_WAITING] = 0
     for position in range(n_waiting):
         slot = waiting[position]
+        service.has_token[number, slot] = False
         if now_ms - service.last_ms[number, slot] >= STARVATION_MS:
             requests[PRIORITY, slot] = 0
             submit(service, number, slot, now_ms)
         enqueue(requests, engine.queues, counts, slot)
-    _make_room(engine)
+    _make_room(engine, service.has_token[number])
 
 
 @in_place
-def _make_room(engine: EngineArrays) -> None:
+def _make_room(engine: EngineArrays, has_token: npt.NDArray[np.bool_]) -> None:
     """Preempt for those who wait, the most urgent first, as far as the next step can admit them."""
     limits, requests, counts = engine.limits, engine.requests, engine.counts
     budget, blocks = _left_by_running(engine)
@@ -118,10 +128,10 @@ def _make_room(engine: EngineArrays) -> None:
         needed = blocks_of(tokens, limits[BLOCK_SIZE])
         if not limits[CHUNKED] and tokens > budget:
             return
-        if not _can_join(engine, requests[PRIORITY, slot], seats, needed - blocks):
+        if not _can_join(engine, has_token, requests[PRIORITY, slot], seats, needed - blocks):
             return
         while seats == 0 or needed > blocks:
-            victim = _victim(engine, requests[PRIORITY, slot])
+            victim = _victim(engine, has_token, requests[PRIORITY, slot])
             leaving = engine.queues[RUNNING, victim]
             blocks += blocks_of(
                 requests[PROMPT, leaving] + requests[GENERATED, leaving], limits[BLOCK_SIZE]
@@ -150,11 +160,17 @@ def _left_by_running(engine: EngineArrays) -> tuple[int, int]:
 
 
 @in_place
-def _can_join(engine: EngineArrays, level: int, seats: int, lacking: int) -> bool:
+def _can_join(
+    engine: EngineArrays,
+    has_token: npt.NDArray[np.bool_],
+    level: int,
+    seats: int,
+    lacking: int,
+) -> bool:
     """Whether preempting every request behind ``level`` is enough for one that lacks blocks."""
     requests = engine.requests
     for slot in engine.queues[RUNNING, : engine.counts[N_RUNNING]]:
-        if _may_leave(engine, slot, level):
+        if has_token[slot] and requests[PRIORITY, slot] > level:
             seats += 1
             lacking -= blocks_of(
                 requests[PROMPT, slot] + requests[GENERATED, slot], engine.limits[BLOCK_SIZE]
@@ -163,20 +179,12 @@ def _can_join(engine: EngineArrays, level: int, seats: int, lacking: int) -> boo
 
 
 @in_place
-def _victim(engine: EngineArrays, level: int) -> int:
+def _victim(engine: EngineArrays, has_token: npt.NDArray[np.bool_], level: int) -> int:
     """Position of the least urgent running request that may leave for one of ``level``, or -1."""
-    found, worst = -1, (level, 0)
+    found, worst = -1, (level + 1, -1)
     for position in range(engine.counts[N_RUNNING]):
         slot = engine.queues[RUNNING, position]
         urgency = (engine.requests[PRIORITY, slot], engine.requests[ARRIVAL, slot])
-        if _may_leave(engine, slot, level) and urgency > worst:
+        if has_token[slot] and urgency > worst:
             found, worst = position, urgency
     return found
-
-
-@in_place
-def _may_leave(engine: EngineArrays, slot: int, level: int) -> bool:
-    requests = engine.requests
-    tokens = requests[PROMPT, slot] + requests[GENERATED, slot]
-    has_a_token = requests[GENERATED, slot] > 0 and tokens - requests[COMPUTED, slot] == 1
-    return has_a_token and requests[PRIORITY, slot] > level
