@@ -124,10 +124,10 @@ def stage_median_distance(rows: pd.DataFrame) -> float:
     for fold in range(N_FOLDS):
         unseen = (rows["fold"] == fold).to_numpy()
         training = rows[~unseen]
-        medians = training.groupby(keys)["remaining_tokens"].median()
+        medians = training.groupby(keys)["target_tokens"].median()
         found = medians.reindex(pd.MultiIndex.from_frame(rows.loc[unseen, keys]))
-        predicted[unseen] = found.fillna(training["remaining_tokens"].median())
-    truth = rows["remaining_tokens"].to_numpy(dtype=np.float64)
+        predicted[unseen] = found.fillna(training["target_tokens"].median())
+    truth = rows["target_tokens"].to_numpy(dtype=np.float64)
     return fold_distance(truth, predicted, rows["fold"].to_numpy())
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -36,6 +36,14 @@ def length(
     traces: TracesOption,
     out: OutDir,
     params: ParamsOption = None,
+    target: Annotated[
+        Literal["remaining", "stage", "rank"],
+        typer.Option(
+            "--target",
+            help="What to predict: the program's remaining tokens; the stage's own, for the order"
+            " sjf; or a rank of the latter, for ltr.",
+        ),
+    ] = "remaining",
     plot: Annotated[
         Path | None,
         typer.Option("--plot", help="Also draw the lengths of each model's programs (PNG)."),
@@ -44,7 +52,7 @@ def length(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Forests for a program's remaining output tokens, judged on unseen questions."""
+    """What a program, or a stage of it, still generates, judged on unseen questions."""
     from chimera_train.config import load_section
     from chimera_train.length.fit import fit_and_write
     from chimera_train.length.settings import LengthSettings
@@ -53,8 +61,8 @@ def length(
     output = Output(as_json=as_json, quiet=quiet)
     settings = load_section(params, "fit_length", LengthSettings)
     loaded = load_traces(traces)
-    with tracked(track, "fit_length", settings.model_dump()) as run:
-        fitted, metrics = fit_and_write(loaded, out, settings, output)
+    with tracked(track, "fit_length", {**settings.model_dump(), "target": target}) as run:
+        fitted, metrics = fit_and_write(loaded, out, settings, output, target)
         if plot is not None:
             from chimera_train.report.lengths import plot_lengths
 
@@ -132,26 +140,27 @@ def average_case(
 
 def _length_summary(metrics: Mapping[str, Any]) -> list[Any]:
     distance, baselines = metrics["kendall_distance"], metrics["baselines"]
+    name = "forest" if "coverage" in metrics else "ranker"
     low, high = distance["ci"]
     rows = [["all", distance["overall"], *baselines.values()]]
     rows += [
         [model, distance["per_model"][model], *values.values()]
         for model, values in metrics["baselines_per_model"].items()
     ]
-    return [
+    summary = [
         f"{metrics['n_programs']} programs; Kendall-τ distance on unseen questions"
         " (0: perfect order, 0.5: chance)",
-        table(["model", "forest", *baselines], rows),
-        f"forest, all models: 95 % interval {low:.4g} to {high:.4g}",
-        "",
-        table(
-            ["quantile", "lengths below it", "pinball loss (tokens)"],
-            [
-                [quantile, share["overall"], metrics["pinball"][quantile]["overall"]]
-                for quantile, share in metrics["coverage"].items()
-            ],
-        ),
+        table(["model", name, *baselines], rows),
+        f"{name}, all models: 95 % interval {low:.4g} to {high:.4g}",
     ]
+    if "coverage" not in metrics:
+        return summary
+    quantiles = [
+        [quantile, share["overall"], metrics["pinball"][quantile]["overall"]]
+        for quantile, share in metrics["coverage"].items()
+    ]
+    columns = ["quantile", "lengths below it", "pinball loss (tokens)"]
+    return [*summary, "", table(columns, quantiles)]
 
 
 def _router_summary(metrics: Mapping[str, Any]) -> list[Any]:

@@ -16,9 +16,17 @@ from chimera_train.length.settings import LengthSettings
 from chimera_train.predict.features import Features
 from chimera_train.predict.forest import ForestArrays
 from chimera_train.predict.length import LengthPredictor
+from chimera_train.predict.ranker import Ranker
 from chimera_train.predict.text import TOKEN_PATTERN, TextSketch
 
-__all__ = ["FittedLength", "fit_forests", "fit_sketch", "forest_arrays"]
+__all__ = [
+    "FittedLength",
+    "fit_forests",
+    "fit_sketch",
+    "forest_arrays",
+    "make_features",
+    "overhead_tokens",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,38 +34,49 @@ class FittedLength:
     """What was fitted.
 
     Attributes:
-        forests: model → the scikit-learn estimator, for MLflow (skops) and re-training.
-        predictor: the same forests as the runtime evaluates them.
+        forests: model → the scikit-learn estimator, for MLflow (skops) and re-training; none with
+            target ``rank``.
+        predictor: the same forests as the runtime evaluates them, or the scorers.
+        overheads: model → tokens that its chat template adds: median of prompt − system − user.
         n_rows: model → stages it was fitted on.
     """
 
     forests: Mapping[str, RandomForestQuantileRegressor]
-    predictor: LengthPredictor
+    predictor: LengthPredictor | Ranker
+    overheads: Mapping[str, int]
     n_rows: Mapping[str, int]
 
 
 def fit_forests(rows: pd.DataFrame, settings: LengthSettings) -> FittedLength:
     """Fit a sketch and a forest per model on all ``rows`` (``rows.stage_rows``)."""
-    features = Features(
-        sorted(rows["workflow"].unique()),
-        sorted(rows["stage"].unique()),
-        fit_sketch(rows["text"].unique().tolist(), settings),
-    )
+    features = make_features(rows, settings)
     forests: dict[str, RandomForestQuantileRegressor] = {}
-    overheads: dict[str, int] = {}
     n_rows: dict[str, int] = {}
     for name, group in rows.groupby("model"):
         model = str(name)
         forests[model] = _forest(settings).fit(
             features.rows(stage_requests(group)),
-            group["remaining_tokens"].to_numpy(dtype=np.float64),
+            group["target_tokens"].to_numpy(dtype=np.float64),
         )
-        overhead = group["prompt_tokens"] - group["system_tokens"] - group["user_tokens"]
-        overheads[model] = int(overhead.median())
         n_rows[model] = len(group)
     arrays = {model: forest_arrays(forest) for model, forest in forests.items()}
-    predictor = LengthPredictor(features, arrays, overheads)
-    return FittedLength(forests, predictor, n_rows)
+    overheads = overhead_tokens(rows)
+    return FittedLength(forests, LengthPredictor(features, arrays, overheads), overheads, n_rows)
+
+
+def make_features(rows: pd.DataFrame, settings: LengthSettings) -> Features:
+    """What a predictor sees of ``rows``, with a sketch of their texts."""
+    return Features(
+        sorted(rows["workflow"].unique()),
+        sorted(rows["stage"].unique()),
+        fit_sketch(rows["text"].unique().tolist(), settings),
+    )
+
+
+def overhead_tokens(rows: pd.DataFrame) -> dict[str, int]:
+    """``FittedLength.overheads`` of ``rows``."""
+    overhead = rows["prompt_tokens"] - rows["system_tokens"] - rows["user_tokens"]
+    return {str(model): int(own.median()) for model, own in overhead.groupby(rows["model"])}
 
 
 def fit_sketch(texts: list[str], settings: LengthSettings) -> TextSketch | None:

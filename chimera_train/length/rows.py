@@ -1,13 +1,14 @@
 """The training table: one row per completed stage, with its features and its target.
 
 Target (Chimera §3.4): ``Y = Σ_{j≥i} output tokens of stages j`` of the program, so the
-row of the first stage carries the program's total.
+row of the first stage carries the program's total. Shortest job first goes by the stage's own.
 """
 
 import pandas as pd
 
 from chimera_train.errors import DataError
 from chimera_train.predict.features import StageRequest
+from chimera_train.predict.length import Target
 from chimera_train.traces.history import stage_history
 from chimera_train.traces.split import folds
 from chimera_train.traces.store import Traces
@@ -15,10 +16,10 @@ from chimera_train.traces.store import Traces
 __all__ = ["stage_requests", "stage_rows"]
 
 
-def stage_rows(traces: Traces) -> pd.DataFrame:
+def stage_rows(traces: Traces, target: Target = "remaining") -> pd.DataFrame:
     """The rows of ``stage_history`` with their fold and target.
 
-    Columns: those of ``stage_history``, fold, remaining_tokens (the target).
+    Columns: those of ``stage_history``, fold, target_tokens.
 
     Raises:
         DataError: a program has no stages, or its stages do not add up to its total.
@@ -26,9 +27,10 @@ def stage_rows(traces: Traces) -> pd.DataFrame:
     rows = stage_history(traces)
     output = rows.groupby("program_id")["output_tokens"]
     _check_totals(traces.programs.set_index("program_id")["total_output_tokens"], output.sum())
+    remaining_tokens = output.transform("sum") - rows["generated_tokens"]
     return rows.assign(
         fold=folds(rows["question_id"]),
-        remaining_tokens=output.transform("sum") - rows["generated_tokens"],
+        target_tokens=remaining_tokens if target == "remaining" else rows["output_tokens"],
     )
 
 

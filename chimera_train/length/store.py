@@ -1,7 +1,7 @@
 """Writing a length directory whole: staged beside its place, then renamed into it."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,16 @@ from chimera_train.files import replaced_directory, sha256, write_json
 from chimera_train.length.evaluate import QUANTILES
 from chimera_train.length.forests import FittedLength
 from chimera_train.length.settings import LengthSettings
+from chimera_train.predict.forest import ForestArrays
 from chimera_train.predict.length import (
     MANIFEST,
     SCHEMA_VERSION,
     LengthManifest,
     ModelEntry,
+    Target,
     read_manifest,
 )
+from chimera_train.predict.ranker import Ranker, Scorer
 
 __all__ = ["METRICS", "file_names", "require_replaceable", "write_length"]
 
@@ -50,8 +53,9 @@ def write_length(
     fitted: FittedLength,
     settings: LengthSettings,
     metrics: Mapping[str, Any],
+    target: Target = "remaining",
 ) -> None:
-    """Write everything that ``LengthPredictor.load`` reads, and ``metrics.json``.
+    """Write what ``LengthPredictor.load`` or ``Ranker.load`` reads, and ``metrics.json``.
 
     An earlier result in ``directory`` is replaced as a whole.
 
@@ -61,25 +65,32 @@ def write_length(
     require_replaceable(directory)
     predictor = fitted.predictor
     names = file_names(predictor.models)
+    arrays: Mapping[str, ForestArrays | Scorer]
+    quantiles: Sequence[float]
+    if isinstance(predictor, Ranker):
+        arrays, quantiles = predictor.scorers, ()
+    else:
+        arrays, quantiles = predictor.forests, QUANTILES
     with replaced_directory(directory) as staging:
         written = [f"{name}.npz" for name in names.values()]
         for model, name in names.items():
-            predictor.forests[model].save(staging / f"{name}.npz")
+            arrays[model].save(staging / f"{name}.npz")
         if predictor.features.sketch is not None:
             written += predictor.features.sketch.save(staging)
         manifest = LengthManifest(
             schema_version=SCHEMA_VERSION,
+            target=target,
             models={
                 model: ModelEntry(
                     file=f"{name}.npz",
-                    template_overhead_tokens=predictor.template_overhead_tokens(model),
+                    template_overhead_tokens=fitted.overheads[model],
                     rows=fitted.n_rows[model],
                 )
                 for model, name in names.items()
             },
             workflows=list(predictor.features.workflows),
             stages=list(predictor.features.stages),
-            quantiles=list(QUANTILES),
+            quantiles=list(quantiles),
             has_text=predictor.features.sketch is not None,
             settings=settings.model_dump(),
             metrics=dict(metrics),

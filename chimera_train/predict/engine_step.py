@@ -95,6 +95,7 @@ __all__ = [
     "enqueue",
     "has_work",
     "plan_step",
+    "preempt",
 ]
 
 
@@ -281,7 +282,7 @@ def _schedule_running(engine: EngineArrays, row: int) -> tuple[int, bool]:
             dissolve_cohort(engine)
             victim = _least_urgent(requests, running[: counts[N_RUNNING]])
             budget += requests[row, running[victim]]
-            _preempt(engine, row, victim)
+            preempt(engine, row, victim)
             if victim == position:
                 return budget, True
             if victim < position:
@@ -361,7 +362,8 @@ def enqueue(requests: IntArray, queues: IntArray, counts: IntArray, slot: int) -
 
 
 @in_place
-def _preempt(engine: EngineArrays, row: int, position: int) -> None:
+def preempt(engine: EngineArrays, row: int, position: int) -> None:
+    """Take the blocks of the running request at ``position``, while ``row`` is planned."""
     requests, counts = engine.requests, engine.counts
     running = engine.queues[RUNNING]
     slot = running[position]

@@ -2,11 +2,12 @@
 
 A length directory holds ``length.json`` (the manifest, written last), one ``.npz`` of forest arrays
 per model and, unless the traces held no text, the text sketch. Everything is checked when loaded.
+The same forests can predict a stage's own tokens instead; the manifest tells their target.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +27,22 @@ __all__ = [
     "LengthPredictor",
     "ModelEntry",
     "StageRequest",
+    "Target",
     "read_manifest",
+    "verified_manifest",
 ]
 
 MANIFEST = "length.json"
 SCHEMA_VERSION = 1
+
+Target = Literal["remaining", "stage", "rank"]
+"""The program's tokens from a stage on, the stage's own, or an order of the latter."""
+
+_MEANING: dict[Target, str] = {
+    "remaining": "the tokens that a program still generates",
+    "stage": "the tokens of single stages",
+    "rank": "an order of single stages",
+}
 
 
 class ModelEntry(Settings):
@@ -45,6 +57,7 @@ class LengthManifest(Settings):
     """``length.json``. ``sha256`` covers every other file that the predictor reads."""
 
     schema_version: int
+    target: Target = "remaining"
     models: dict[str, ModelEntry] = Field(min_length=1)
     workflows: list[str]
     stages: list[str]
@@ -62,6 +75,28 @@ def read_manifest(directory: Path) -> LengthManifest:
         DataError: it is missing or damaged, or of a newer schema than this version's.
     """
     return load_manifest(directory / MANIFEST, LengthManifest, SCHEMA_VERSION)
+
+
+def verified_manifest(directory: Path, target: Target) -> LengthManifest:
+    """The manifest of a directory that predicts ``target`` and has every file as it was written.
+
+    Raises:
+        DataError: it predicts something else, a file is missing or altered, or as
+            ``read_manifest``.
+    """
+    manifest = read_manifest(directory)
+    if manifest.target != target:
+        raise DataError(
+            f"{directory} predicts {_MEANING[manifest.target]} (target '{manifest.target}'), but"
+            f" {_MEANING[target]} (target '{target}') are needed here: give a directory of"
+            f" 'fit length --target {target}'."
+        )
+    for name, expected in manifest.sha256.items():
+        if Path(name).name != name or not (directory / name).is_file():
+            raise DataError(f"{directory} lacks '{name}', which {MANIFEST} names: fit again.")
+        if sha256(directory / name) != expected:
+            raise DataError(f"{directory / name} was altered after it was written: fit again.")
+    return manifest
 
 
 class LengthPredictor:
@@ -94,18 +129,16 @@ class LengthPredictor:
         self._overheads = dict(overheads)
 
     @classmethod
-    def load(cls, directory: Path) -> "LengthPredictor":
+    def load(
+        cls, directory: Path, target: Literal["remaining", "stage"] = "remaining"
+    ) -> "LengthPredictor":
         """Read a directory written by ``chimera-train fit length``.
 
         Raises:
-            DataError: a file is missing or altered, or the schema is newer than this version's.
+            DataError: a file is missing or altered, the schema is newer than this version's, or the
+                forests predict something else than ``target``.
         """
-        manifest = read_manifest(directory)
-        for name, expected in manifest.sha256.items():
-            if Path(name).name != name or not (directory / name).is_file():
-                raise DataError(f"{directory} lacks '{name}', which {MANIFEST} names: fit again.")
-            if sha256(directory / name) != expected:
-                raise DataError(f"{directory / name} was altered after it was written: fit again.")
+        manifest = verified_manifest(directory, target)
         sketch = TextSketch.load(directory) if manifest.has_text else None
         return cls(
             Features(manifest.workflows, manifest.stages, sketch),
@@ -123,8 +156,9 @@ class LengthPredictor:
     ) -> npt.NDArray[np.float64]:
         """Quantiles of the tokens the program still generates, the stage itself included.
 
-        The conditional median is ŷ. A workflow or stage that was not in the training traces is
-        predicted from its token counts and text alone. Shape (n, len(quantiles)), tokens.
+        With target ``stage``, of the stage's tokens alone. The conditional median is ŷ. A workflow
+        or stage that was not in the training traces is predicted from its token counts and text
+        alone. Shape (n, len(quantiles)), tokens.
 
         Raises:
             DataError: ``model`` has no forest.

@@ -15,6 +15,7 @@ from chimera_train.scheduling.policy import (
     LEAST_LATE,
     LIVE_TO_THE_END,
     ROUND_ROBIN,
+    SHED,
     UTILITY,
     CompiledPolicy,
 )
@@ -44,10 +45,11 @@ REASONS = (
     "upgrade",
     "most_useful",
     "late",
+    "shed",
 )
 """Why an engine was chosen, by the number that ``admit`` returns."""
 
-_KNOWN, _IN_TURN, _SHORTEST, _FASTEST, _UPGRADE, _MOST_USEFUL, _LATE = range(7)
+_KNOWN, _IN_TURN, _SHORTEST, _FASTEST, _UPGRADE, _MOST_USEFUL, _LATE, _SHED = range(8)
 
 NOBODY = -1
 """What ``pop`` returns if no request is to be sent."""
@@ -61,6 +63,8 @@ class Views(NamedTuple):
 
     Attributes:
         remaining_tokens, confidence: as in ``model.Request``.
+        order_by: what its queue is ordered by, the least first: tokens or a rank. Zeros: by
+            arrival.
         cost: of the request, in micro-dollars.
         ttft_ms, completion_ms: when it would have its first token and its last, as far as
             ``CompiledPolicy.estimate`` asks for it.
@@ -68,6 +72,7 @@ class Views(NamedTuple):
     """
 
     remaining_tokens: Floats
+    order_by: Floats
     confidence: Floats
     cost: Floats
     ttft_ms: Floats
@@ -82,23 +87,28 @@ def admit(
     program: int,
     request: int,
     views: Views,
+    may_refuse: bool,
 ) -> tuple[int, int, int]:
     """Choose an engine for a request in a free slot and queue it there.
 
-    At least one engine is up, unless the program has one; then only ``remaining_tokens`` of the
-    views counts.
+    At least one engine is up, unless the program has one; then only ``remaining_tokens`` and
+    ``order_by`` of the views count. Only a program without an engine is refused, and only if it
+    ``may_refuse``.
 
     Returns:
-        The engine, the number of the reason, and the key that the queue is ordered by.
+        The engine, the number of the reason, and the key that the queue is ordered by. The engine
+        is NOWHERE if the program is refused; nothing has changed then.
     """
     for each in range(state.up.size):
         views.load_ms[each] = state.in_flight_tokens[each] * state.ms_per_token[each]
     engine, reason = state.program_engine[program], _KNOWN
     if engine == NOWHERE:
-        engine, reason = _choose(state, policy, views)
+        engine, reason = _choose(state, policy, views, may_refuse)
+        if engine == NOWHERE:
+            return NOWHERE, reason, 0
         state.last[0] = engine
     remaining = int(np.rint(views.remaining_tokens[engine]))
-    key = remaining if policy.by_length else 0
+    key = int(np.rint(views.order_by[engine]))
     if reason == _LATE and policy.overload == BEST_EFFORT:
         key += _BEHIND
     monitor.place(state, program, engine, remaining)
@@ -162,7 +172,9 @@ def on_program_end(state: SchedulerState, program: int) -> None:
 
 
 @in_place
-def _choose(state: SchedulerState, policy: CompiledPolicy, views: Views) -> tuple[int, int]:
+def _choose(
+    state: SchedulerState, policy: CompiledPolicy, views: Views, may_refuse: bool
+) -> tuple[int, int]:
     if policy.kind == CHIMERA:
         for each in range(state.up.size):
             if policy.add_self:
@@ -187,6 +199,8 @@ def _choose(state: SchedulerState, policy: CompiledPolicy, views: Views) -> tupl
             return engine, _MOST_USEFUL
         if policy.overload == LEAST_LATE:
             return soonest(views.ttft_ms, state.up), _LATE
+        if policy.overload == SHED and may_refuse:
+            return NOWHERE, _SHED
         last = state.last[0]
         return fewest_requests(state.outstanding, state.queue_length, state.up, last), _LATE
     if policy.kind == ROUND_ROBIN:

@@ -15,14 +15,18 @@ __all__ = [
     "LEAST_LATE",
     "LIVE",
     "LIVE_TO_THE_END",
+    "MLFQ",
     "NO_ESTIMATE",
     "POLICY_SCHEMA",
     "ROUND_ROBIN",
+    "SERVED_ORDERS",
+    "SHED",
     "SHORTEST_QUEUE",
     "UTILITY",
     "Chimera",
     "CompiledPolicy",
     "LatencyAgnostic",
+    "Order",
     "PolicySettings",
     "RoundRobin",
     "Sfs",
@@ -40,9 +44,14 @@ ROUND_ROBIN, SHORTEST_QUEUE, CHIMERA, UTILITY = range(4)
 # is; and the completion too.
 NO_ESTIMATE, ALONE, LIVE, LIVE_TO_THE_END = range(4)
 # Values of ``CompiledPolicy.overload``, in the order in which ``Overload`` names them.
-LEAST_LATE, JOIN_SHORTEST_QUEUE, BEST_EFFORT = range(3)
+LEAST_LATE, JOIN_SHORTEST_QUEUE, BEST_EFFORT, SHED = range(4)
 
-Overload = Literal["least_late", "shortest_queue", "best_effort"]
+Overload = Literal["least_late", "shortest_queue", "best_effort", "shed"]
+Order = Literal["fcfs", "sjf", "stjf", "stjf_oracle", "mlfq", "ltr"]
+
+MLFQ: Order = "mlfq"
+SERVED_ORDERS: tuple[Order, ...] = ("fcfs", "stjf")
+"""The orders that need nothing but what a bundle holds; the others can be simulated only."""
 
 # A number that may be infinite, which JSON does not have.
 _Extended = Annotated[float, PlainSerializer(lambda value: "inf" if math.isinf(value) else value)]
@@ -53,7 +62,6 @@ class CompiledPolicy(NamedTuple):
 
     Attributes:
         kind: the rule: one of the numbers above, as ``estimate`` and ``overload`` are.
-        by_length: whether queues are in order of ŷ, or of arrival.
         aging: as in the settings.
         tau: as in the settings of ``Chimera``, like the rest; of no meaning for other kinds.
         delta_s: Δs.
@@ -67,7 +75,6 @@ class CompiledPolicy(NamedTuple):
     """
 
     kind: int
-    by_length: bool
     aging: int
     tau: float = 0.0
     delta_s: float = 0.0
@@ -84,16 +91,26 @@ class _Queueing(Settings):
     """How the requests of one engine wait, whichever policy chose the engine.
 
     Attributes:
-        order: ``fcfs``, or ``stjf`` (shortest total job first: least ŷ).
+        order: ``fcfs``; ``stjf``, shortest total job first: least ŷ; ``stjf_oracle``, the same by
+            what is really still to come; ``sjf``, shortest job first: fewest predicted tokens of
+            this stage alone; ``ltr``, by a learned rank of that; or ``mlfq``, the multi-level
+            feedback queue inside the engine (``simulate.mlfq``).
         aging: a request that this many later ones have overtaken is promoted: it goes before
-            every request that is not, first come first served among the promoted.
+            every request that is not, first come first served among the promoted. Under ``mlfq``
+            none waits in our queue, and what starves is promoted by time instead.
         window: at most this many requests are outstanding at an engine, the rest wait in our
-            queue; null is the engine's ``max_batch_size``.
+            queue; null is the engine's ``max_batch_size``, and under ``mlfq`` no limit.
     """
 
-    order: Literal["fcfs", "stjf"] = "fcfs"
+    order: Order = "fcfs"
     aging: int = Field(default=16, ge=0)
     window: int | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _waits_in_one_place(self) -> "_Queueing":
+        if self.order == MLFQ and self.window is not None:
+            raise ValueError("order 'mlfq' queues inside the engine: leave out 'window'")
+        return self
 
     @property
     def needs_confidence(self) -> bool:
@@ -105,9 +122,19 @@ class _Queueing(Settings):
         """Whether ŷ has any influence."""
         return self.order == "stjf"
 
+    @property
+    def needs_stage_lengths(self) -> bool:
+        """Whether the predicted tokens of single stages have any influence."""
+        return self.order == "sjf"
+
+    @property
+    def needs_ranks(self) -> bool:
+        """Whether learned ranks have any influence."""
+        return self.order == "ltr"
+
     def compiled(self) -> CompiledPolicy:
         """The settings for compiled decisions."""
-        return CompiledPolicy(by_length=self.order == "stjf", aging=self.aging, **self._rule())
+        return CompiledPolicy(aging=self.aging, **self._rule())
 
     def _rule(self) -> dict[str, Any]:
         """The fields of ``CompiledPolicy`` that say how an engine is chosen."""
@@ -159,7 +186,7 @@ class Chimera(_Predicting):
     """
 
     kind: Literal["chimera"] = "chimera"
-    order: Literal["fcfs", "stjf"] = "stjf"
+    order: Order = "stjf"
     tau: _Extended = Field(default=0.5, ge=0)
     delta_s: _Extended = Field(default=0.05, ge=0)
     load: Literal["inflight", "inflight+self", "sfs"] = "inflight+self"
@@ -225,7 +252,8 @@ class Sfs(_InTime):
         latency_weight_per_s: δ, utility that a second of TTFT costs; the relaxation of the target.
         overload: what is done if no engine begins in time: ``least_late``, as published, takes the
             one that begins first; ``shortest_queue`` that of the fewest requests; ``best_effort``
-            does too, and serves the request behind those that can be in time.
+            does too, and serves the request behind those that can be in time; ``shed`` refuses the
+            program.
     """
 
     kind: Literal["sfs"] = "sfs"

@@ -13,7 +13,12 @@ import numpy.typing as npt
 from chimera_train.errors import ConfigError, EngineError
 from chimera_train.scheduling import core
 from chimera_train.scheduling.model import Decision, EngineProfile, Request
-from chimera_train.scheduling.policy import NO_ESTIMATE, UTILITY, PolicySettings
+from chimera_train.scheduling.policy import (
+    NO_ESTIMATE,
+    SERVED_ORDERS,
+    UTILITY,
+    PolicySettings,
+)
 from chimera_train.scheduling.state import (
     NOWHERE,
     empty_state,
@@ -27,6 +32,13 @@ MAX_PRIORITY = 2**31 - 1
 """The largest value of vLLM's ``priority`` field."""
 
 _FIRST_SLOTS = 16
+
+_UNSERVED = {
+    "sjf": "a bundle has no predictor of single stages",
+    "ltr": "a bundle has no ranker",
+    "stjf_oracle": "it knows what a program will do",
+    "mlfq": "it preempts requests inside the engine, which vLLM does not offer",
+}
 
 _Name = TypeVar("_Name", str, int)
 
@@ -51,8 +63,8 @@ class Scheduler:
         policy: chooses engines and orders queues.
 
     Raises:
-        ConfigError: the policy looks at the state of the engines or at prices, which only a
-            simulation knows so far.
+        ConfigError: the policy looks at the state of the engines or at prices, or its order at
+            what no bundle predicts; only a simulation knows them so far.
     """
 
     def __init__(self, engines: Sequence[EngineProfile], policy: PolicySettings) -> None:
@@ -63,6 +75,11 @@ class Scheduler:
             raise ConfigError(
                 f"The policy '{policy.kind}' with these settings can be simulated only: serving it"
                 " needs the state of the engines."
+            )
+        if policy.order not in SERVED_ORDERS:
+            raise ConfigError(
+                f"The order '{policy.order}' can be simulated only, since"
+                f" {_UNSERVED[policy.order]}: serve with {' or '.join(SERVED_ORDERS)}."
             )
         self._policy = policy
         self._compiled = compiled
@@ -126,6 +143,7 @@ class Scheduler:
         load_ms, unknown = np.empty(shape), np.zeros(shape)
         views = core.Views(
             remaining_tokens=tokens,
+            order_by=tokens if self._policy.order == "stjf" else unknown,
             confidence=unknown if confidence is None else confidence,
             cost=unknown,
             ttft_ms=unknown,
@@ -133,7 +151,9 @@ class Scheduler:
             load_ms=load_ms,
         )
         program, slot = self._take_slots(request)
-        engine, reason, key = core.admit(self._state, self._compiled, program, slot, views)
+        engine, reason, key = core.admit(
+            self._state, self._compiled, program, slot, views, may_refuse=False
+        )
         return Decision(int(engine), min(int(key), MAX_PRIORITY), core.REASONS[reason], load_ms)
 
     def pop(self, engine: int, now_ms: float) -> int | None:  # noqa: ARG002

@@ -27,7 +27,7 @@ def queue_by_order(runs: pd.DataFrame) -> list[dict[str, Any]]:
         ``difference_ms`` to ``fcfs`` (the first order, if that is not there) and ``ci``.
     """
     families: dict[tuple[Any, ...], dict[str, tuple[int, npt.NDArray[np.float64]]]] = {}
-    for cell, rows in runs.groupby("cell", sort=False):
+    for cell, rows in _with_value(runs, "queue_ms").groupby("cell", sort=False):
         policy = json.loads(rows["policy"].iloc[0])
         order = policy.pop("order")
         key = (rows["pool"].iloc[0], _rate(rows), json.dumps(policy))
@@ -49,7 +49,7 @@ def over_rates(runs: pd.DataFrame, figure: str) -> list[dict[str, Any]]:
 
     Args:
         runs: as in ``frontier.compare``, with ``figure``.
-        figure: the name of a column; runs in which it has no value are left out.
+        figure: the name of a column; cells with a run in which it has no value are left out.
 
     Returns:
         One entry for each pool and policy that ran at several rates: ``pool``, ``policy``,
@@ -57,7 +57,7 @@ def over_rates(runs: pd.DataFrame, figure: str) -> list[dict[str, Any]]:
         two. ``auc`` is the area below the straight lines through the values, by the width of
         the range of rates: a mean over rates.
     """
-    known = runs.dropna(subset=["rate_per_s", figure]).astype({"rate_per_s": float})
+    known = _with_value(runs.dropna(subset=["rate_per_s"]), figure).astype({"rate_per_s": float})
     result = []
     for (pool, policy), rows in known.groupby(["pool", "policy"], sort=False):
         groups = dict(list(rows.groupby("rate_per_s")))
@@ -99,6 +99,12 @@ def _orders(orders: dict[str, tuple[int, npt.NDArray[np.float64]]]) -> list[dict
         }
         for order, (cell, queue_ms) in orders.items()
     ]
+
+
+def _with_value(runs: pd.DataFrame, figure: str) -> pd.DataFrame:
+    """The runs of those cells in which ``figure`` has a value in every run."""
+    lacking = runs.loc[runs[figure].isna(), "cell"]
+    return runs[~runs["cell"].isin(lacking)]
 
 
 def _by_seed(rows: pd.DataFrame, figure: str) -> npt.NDArray[np.float64]:

@@ -14,7 +14,7 @@ from chimera_train.predict.engine_state import empty_engine, max_request_tokens
 from chimera_train.predict.step_time import StepTimeModel
 from chimera_train.scheduling.core import Views
 from chimera_train.scheduling.model import EngineProfile
-from chimera_train.scheduling.policy import PolicySettings
+from chimera_train.scheduling.policy import MLFQ, PolicySettings
 from chimera_train.scheduling.scheduler import scheduler_arguments
 from chimera_train.scheduling.state import SchedulerState, empty_state
 from chimera_train.simulate.arrivals import Arrivals
@@ -22,6 +22,7 @@ from chimera_train.simulate.clock import StepClock, step_clock
 from chimera_train.simulate.engine import servable
 from chimera_train.simulate.events import EngineEvent, timeline
 from chimera_train.simulate.loop import EnginePool, Log, Programs, Scratch, Sim, run
+from chimera_train.simulate.mlfq import no_service
 from chimera_train.simulate.outcome import Simulation, tables
 from chimera_train.simulate.pending import no_pending
 from chimera_train.simulate.sharing import sharing_curves
@@ -45,7 +46,7 @@ def simulate_once(
     every program has ended before.
 
     Raises:
-        ConfigError: an engine has no step-time model; or as ``timeline``.
+        ConfigError: an engine has no step-time model; or as ``timeline`` and ``Workload.order_by``.
         DataError: the workload lacks an engine's model, or has a stage that the engine can never
             run; or as ``sharing_curves``.
     """
@@ -55,16 +56,25 @@ def simulate_once(
         _check_servable(spec.name, spec.model, models[spec.name], workload)
     names = [spec.name for spec in pool.engines]
     of_engines = [models[name] for name in names]
-    state = _state(pool, of_engines, policy, arrivals.times_ms.size)
+    n_programs = arrivals.times_ms.size
+    state = _state(pool, of_engines, policy, n_programs)
+    by_service = policy.order == MLFQ
+    if by_service:
+        state.window[:] = n_programs
+    engines = _engines(pool, of_engines, int(state.window.max()))
+    if by_service:
+        engines.arrays.limits[:, rows.ASYNC] = False
     sim = Sim(
-        programs=_programs(pool, workload, arrivals),
+        programs=_programs(pool, workload, arrivals, workload.order_by(policy.order)),
         events=timeline(events, names),
-        pool=_engines(pool, of_engines, int(state.window.max())),
+        pool=engines,
         clock=_clock(pool, models),
         state=state,
         policy=policy.compiled(),
         needs_lengths=policy.needs_lengths,
-        later=no_pending(arrivals.times_ms.size),
+        by_service=by_service,
+        service=no_service(*engines.program.shape if by_service else (0, 0)),
+        later=no_pending(n_programs),
         log=_log(workload, arrivals),
         scratch=_scratch(of_engines, int(state.window.max())),
     )
@@ -112,7 +122,9 @@ def _state(
     )
 
 
-def _programs(pool: Pool, workload: Workload, arrivals: Arrivals) -> Programs:
+def _programs(
+    pool: Pool, workload: Workload, arrivals: Arrivals, order_by: npt.NDArray[np.float64]
+) -> Programs:
     columns = [list(workload.models).index(spec.model) for spec in pool.engines]
     n = len(arrivals.times_ms)
     think_ms = np.zeros(n) if arrivals.think_ms is None else arrivals.think_ms
@@ -128,6 +140,7 @@ def _programs(pool: Pool, workload: Workload, arrivals: Arrivals) -> Programs:
         prompt_tokens=_ints(workload.prompt_tokens),
         output_tokens=_ints(workload.output_tokens),
         remaining_tokens=_floats(workload.remaining_tokens),
+        order_by=_floats(order_by),
         stops=np.array(workload.stops, dtype=np.bool_, order="C"),
         tool_ms=_floats(workload.tool_ms),
     )
@@ -207,6 +220,7 @@ def _log(workload: Workload, arrivals: Arrivals) -> Log:
         restarts=np.zeros(n_requests, dtype=np.int64),
         current=np.full(n_programs, -1),
         trajectory=np.zeros(n_programs, dtype=np.int64),
+        refused_ms=np.full(n_programs, np.nan),
         successor=np.array([np.count_nonzero(~np.isnan(arrivals.times_ms))]),
     )
 

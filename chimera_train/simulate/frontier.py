@@ -102,7 +102,8 @@ def compare(runs: pd.DataFrame) -> list[dict[str, Any]]:
     for (pool, _), panel in runs.groupby(["pool", "rate_per_s"], dropna=False, sort=False):
         rate_per_s = float(panel["rate_per_s"].iloc[0])
         cells = [_Cell.of(rows) for _, rows in panel.groupby("cell")]
-        reference = max(float(cell.c.mean()) for cell in cells)
+        found = [float(cell.c.mean()) for cell in cells if np.isfinite(cell.c).all()]
+        reference = max(found, default=1.0)
         families: dict[str, list[_Cell]] = {}
         for cell in cells:
             families.setdefault(json.dumps(cell.family), []).append(cell)
@@ -135,7 +136,7 @@ def compare(runs: pd.DataFrame) -> list[dict[str, Any]]:
 class _Cell:
     number: int
     family: dict[str, Any]
-    c: npt.NDArray[np.float64]  # of every seed
+    c: npt.NDArray[np.float64]  # of every seed; infinite where every program was refused
     s: npt.NDArray[np.float64]
 
     @classmethod
@@ -145,7 +146,7 @@ class _Cell:
         return cls(
             int(rows["cell"].iloc[0]),
             {name: value for name, value in policy.items() if name != "tau"},
-            rows["latency_per_token_ms"].to_numpy(dtype=np.float64),
+            rows["latency_per_token_ms"].fillna(np.inf).to_numpy(dtype=np.float64),
             rows["score"].to_numpy(dtype=np.float64),
         )
 
@@ -161,7 +162,9 @@ def _against(
     baseline: _Cell,
     its_volumes: npt.NDArray[np.float64],
 ) -> dict[str, Any]:
-    as_good = [cell for cell in family if cell.s.mean() >= baseline.s.mean()]
+    as_good = [
+        cell for cell in family if cell.s.mean() >= baseline.s.mean() and np.isfinite(cell.c).all()
+    ]
     as_fast = [cell for cell in family if cell.c.mean() <= baseline.c.mean()]
     faster = min(as_good, key=lambda cell: float(cell.c.mean()), default=None)
     better = max(as_fast, key=lambda cell: float(cell.s.mean()), default=None)

@@ -16,6 +16,7 @@ import chimera_train
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.pool.schema import Pool, load_pool
 from chimera_train.predict.length import LengthPredictor
+from chimera_train.predict.ranker import Ranker
 from chimera_train.predict.router import OnnxRouter
 from chimera_train.predict.step_time import StepTimeModel
 from chimera_train.scheduling.policy import PolicySettings, RoundRobin
@@ -128,6 +129,14 @@ def _load(settings: SweepSettings) -> list[Inputs]:
         router = ORACLE if settings.router == ORACLE else OnnxRouter.load(settings.router)
     if settings.length is not None and any(policy.needs_lengths for policy in policies):
         length = ORACLE if settings.length == ORACLE else LengthPredictor.load(settings.length)
+    stage_length: LengthPredictor | Oracle | None = None
+    if settings.stage_length is not None and any(p.needs_stage_lengths for p in policies):
+        stage_length = ORACLE
+        if settings.stage_length != ORACLE:
+            stage_length = LengthPredictor.load(settings.stage_length, target="stage")
+    ranker = None
+    if settings.ranker is not None and any(policy.needs_ranks for policy in policies):
+        ranker = Ranker.load(settings.ranker)
     result = []
     for path, pool in pools.items():
         for spec in pool.engines:
@@ -143,6 +152,8 @@ def _load(settings: SweepSettings) -> list[Inputs]:
             holdout=settings.questions == "holdout",
             router=router,
             length=length,
+            stage_length=stage_length,
+            ranker=ranker,
         )
         names = [spec.name for spec in pool.engines]
         events = tuple(event for event in settings.events if event.engine in names)

@@ -40,9 +40,11 @@ from chimera_train.scheduling.policy import (
 )
 from chimera_train.scheduling.state import FREE, NOWHERE, SchedulerState
 from chimera_train.simulate import clock as clocks
+from chimera_train.simulate import mlfq
 from chimera_train.simulate import pending as heap
 from chimera_train.simulate.clock import StepClock
 from chimera_train.simulate.events import PACE, UP, Timeline
+from chimera_train.simulate.mlfq import Service
 from chimera_train.simulate.pending import Pending
 
 __all__ = ["EnginePool", "Log", "Programs", "Scratch", "Sim", "run"]
@@ -62,6 +64,7 @@ class Programs(NamedTuple):
             n_engines).
         first_stage, prompt_tokens, output_tokens, remaining_tokens, stops, tool_ms: as in
             ``Workload``.
+        order_by: as ``Workload.order_by`` has it for the policy's order.
     """
 
     arrival_ms: Floats
@@ -75,6 +78,7 @@ class Programs(NamedTuple):
     prompt_tokens: Ints
     output_tokens: Ints
     remaining_tokens: Floats
+    order_by: Floats
     stops: npt.NDArray[np.bool_]
     tool_ms: Floats
 
@@ -125,8 +129,10 @@ class Log(NamedTuple):
             first token came, and its last.
         preemptions: how often it lost its KV blocks, since it last began.
         restarts: how often it lost its engine.
-        current: row of each program's request, or -1 before it arrives, shape (n_programs,).
+        current: row of each program's request, shape (n_programs,); -1 before it arrives, and if it
+            was refused.
         trajectory: what each program follows, shape (n_programs,).
+        refused_ms: when a program was refused, shape (n_programs,); NaN if it was not.
         successor: the next program that arrives when another one has ended, shape (1,).
     """
 
@@ -143,6 +149,7 @@ class Log(NamedTuple):
     restarts: Ints
     current: Ints
     trajectory: Ints
+    refused_ms: Floats
     successor: Ints
 
 
@@ -163,7 +170,7 @@ class Scratch(NamedTuple):
 
 
 class Sim(NamedTuple):
-    """Everything that a simulation changes or looks at."""
+    """Everything that a simulation changes or looks at; ``service`` only where ``by_service``."""
 
     programs: Programs
     events: Timeline
@@ -172,6 +179,8 @@ class Sim(NamedTuple):
     state: SchedulerState
     policy: CompiledPolicy
     needs_lengths: bool
+    by_service: bool
+    service: Service
     later: Pending
     log: Log
     scratch: Scratch
@@ -248,7 +257,9 @@ def _take_down(sim: Sim, engine: int, now_ms: float) -> None:
 @in_place_inlined
 def _arrive(sim: Sim, program: int, now_ms: float, timed_ms: float) -> None:
     """A program's next request arrives; the next thing that has a time happens at ``timed_ms``."""
-    _serve(sim, _admit(sim, program, now_ms), now_ms, min(timed_ms, sim.later.ms[0]))
+    engine = _admit(sim, program, now_ms)
+    if engine != NOWHERE:
+        _serve(sim, engine, now_ms, min(timed_ms, sim.later.ms[0]))
 
 
 @in_place_inlined
@@ -261,20 +272,33 @@ def _serve(sim: Sim, engine: int, now_ms: float, horizon_ms: float) -> None:
 
 @in_place_inlined
 def _admit(sim: Sim, program: int, now_ms: float) -> int:
-    """Let the scheduler choose an engine for a program's next request; that engine."""
+    """Let the scheduler choose an engine for a program's next request.
+
+    Returns:
+        That engine; NOWHERE if it refuses the program, which has ended then.
+    """
     log = sim.log
     row, before = log.n[0], log.current[program]
-    log.n[0] += 1
     log.current[program] = row
     log.program[row] = program
     log.stage_index[row] = 0 if before < 0 else log.stage_index[before] + 1
     log.arrival_ms[row] = now_ms
-    return _place(sim, program, now_ms)
+    engine = _place(sim, program, now_ms)
+    if engine == NOWHERE:
+        log.current[program] = -1
+        log.refused_ms[program] = now_ms
+        _follow(sim, now_ms)
+    else:
+        log.n[0] += 1
+    return engine
 
 
 @in_place_inlined
 def _place(sim: Sim, program: int, now_ms: float) -> int:
-    """Let the scheduler choose an engine for a program's request that has none; that engine."""
+    """Let the scheduler choose an engine for a program's request that has none; that engine.
+
+    NOWHERE if it refuses a program that has not been served before.
+    """
     programs, log, scratch = sim.programs, sim.log, sim.scratch
     is_free = sim.state.program_engine[program] == NOWHERE
     question, row = programs.question[program], log.current[program]
@@ -290,6 +314,7 @@ def _place(sim: Sim, program: int, now_ms: float) -> int:
             scratch.views.confidence[engine] = programs.confidence[question, engine]
             stage = _stage(programs, scratch.trajectory[engine], log.stage_index[row])
         scratch.views.remaining_tokens[engine] = programs.remaining_tokens[stage]
+        scratch.views.order_by[engine] = programs.order_by[stage]
         if is_free and sim.policy.kind == UTILITY:
             scratch.views.cost[engine] = (
                 sim.pool.input_cost[engine] * programs.prompt_tokens[stage]
@@ -297,7 +322,10 @@ def _place(sim: Sim, program: int, now_ms: float) -> int:
             )
         if is_free and sim.policy.estimate != NO_ESTIMATE:
             _estimate(sim, engine, stage, now_ms)
-    chosen, _, _ = core.admit(sim.state, sim.policy, program, program, scratch.views)
+    may_refuse = log.stage_index[row] + log.restarts[row] == 0
+    chosen, _, _ = core.admit(sim.state, sim.policy, program, program, scratch.views, may_refuse)
+    if chosen == NOWHERE:
+        return NOWHERE
     if is_free:
         log.trajectory[program] = scratch.trajectory[chosen]
         stage = _stage(programs, scratch.trajectory[chosen], log.stage_index[row])
@@ -340,7 +368,7 @@ def _estimate(sim: Sim, engine: int, stage: int, now_ms: float) -> None:
         programs.prompt_tokens[stage],
         0,
         remaining,
-        remaining if pool.by_priority[engine] and sim.policy.by_length else 0,
+        int(np.rint(programs.order_by[stage])) if pool.by_priority[engine] else 0,
         busy_ms,
         sim.policy.estimate == LIVE_TO_THE_END,
     )
@@ -358,6 +386,8 @@ def _end_step(sim: Sim, engine: int, now_ms: float, timed_ms: float) -> None:
     """End the step under way; the next thing that has a time happens at ``timed_ms``."""
     clocks.end(sim.clock, engine)
     arrays = _engine(sim.pool, engine)
+    if sim.by_service:
+        mlfq.charge(sim.service, engine, arrays, now_ms)
     n_finished = end_step(arrays, now_ms)
     if has_work(arrays):
         # What is sent below can join the step after this one, so stop within this one.
@@ -407,10 +437,16 @@ def _continue(sim: Sim, program: int, now_ms: float) -> None:
             _admit(sim, program, now_ms)
         return
     core.on_program_end(sim.state, program)
-    successor = log.successor[0]
-    if successor < programs.arrival_ms.size:
-        heap.push(sim.later, now_ms + programs.think_ms[successor], successor)
-        log.successor[0] += 1
+    _follow(sim, now_ms)
+
+
+@in_place_inner
+def _follow(sim: Sim, now_ms: float) -> None:
+    """A program has ended: let the next one that waits for that arrive when it has been thought."""
+    successor = sim.log.successor[0]
+    if successor < sim.programs.arrival_ms.size:
+        heap.push(sim.later, now_ms + sim.programs.think_ms[successor], successor)
+        sim.log.successor[0] += 1
 
 
 @in_place_inlined
@@ -439,6 +475,9 @@ def _send(sim: Sim, engine: int) -> None:
         pool.program[engine, slot] = program
         pool.told_tokens[engine, slot] = 0
         pool.submitted[engine] += 1
+        if sim.by_service:
+            # Nobody waits before the engine, so it comes when it is sent.
+            mlfq.submit(sim.service, engine, slot, log.arrival_ms[log.current[program]])
         enqueue(requests, pool.arrays.queues[engine], pool.arrays.counts[engine], slot)
 
 
@@ -449,10 +488,16 @@ def _begin_step(sim: Sim, engine: int, now_ms: float, horizon_ms: float) -> None
     if clocks.shares(sim.clock, engine) or sim.log.successor[0] < sim.programs.arrival_ms.size:
         # Its pace may change at any time, or a program that ends elsewhere be followed by one here.
         horizon_ms = now_ms
+    arrays = _engine(sim.pool, engine)
+    if sim.by_service:
+        mlfq.prepare(sim.service, engine, arrays, now_ms)
+        horizon_ms = now_ms
     model = sim.pool.models[engine, : sim.pool.model_size[engine]]
     slowdown = clocks.slowdown(sim.clock, engine)
-    start_ms, step_ms = advance(_engine(sim.pool, engine), model, now_ms, horizon_ms, slowdown)
+    start_ms, step_ms = advance(arrays, model, now_ms, horizon_ms, slowdown)
     clocks.begin(sim.clock, engine, start_ms, step_ms)
+    if sim.by_service:
+        sim.service.began_ms[engine] = start_ms
 
 
 @in_place_inner

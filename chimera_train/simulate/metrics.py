@@ -4,6 +4,8 @@ Formulas, over requests r, and programs p with arrival a_p, end e_p, output toke
 
     latency_per_token_ms  C = mean of (e_p − a_p) / o_p
     score                 S = mean of s_p
+    shed_share            share of the programs that were refused; s_p = 0, and none of the figures
+                          of latency is about them
     latency_ms, latency_p50_ms, …  mean and percentiles of e_p − a_p
     on_time_utility       mean of (s_p − λ·cost_p)·[TTFT of p's first request ≤ τ] (SFS), with what
                           p really scored and cost; only where τ is given
@@ -24,6 +26,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 from scipy import stats
 
 from chimera_train.simulate.outcome import Simulation
@@ -33,6 +37,7 @@ __all__ = ["FIGURES", "PER_ENGINE", "OnTime", "run_metrics", "summarise", "t_int
 FIGURES = (
     "latency_per_token_ms",
     "score",
+    "shed_share",
     "on_time_utility",
     "on_time_share",
     "latency_ms",
@@ -59,14 +64,18 @@ class OnTime:
 
 
 def run_metrics(simulation: Simulation, on_time: OnTime | None = None) -> dict[str, Any]:
-    """The figures of one run; those of ``PER_ENGINE`` map engine → number."""
+    """The figures of one run; those of ``PER_ENGINE`` map engine → number.
+
+    What has no value, such as the latency where every program was refused, is None.
+    """
     programs, requests = simulation.programs, simulation.requests
-    latency_ms = programs["program_latency_ms"].to_numpy()
-    makespan_ms = float(
-        (programs["arrival_ms"] + programs["program_latency_ms"]).max()
-        - programs["arrival_ms"].min()
-    )
-    p50, p95, p99 = np.percentile(latency_ms, [50, 95, 99]).tolist()
+    served = programs[programs["program_latency_ms"].notna()]
+    latency_ms = served["program_latency_ms"].to_numpy()
+    makespan_ms, p50, p95, p99 = None, None, None, None
+    if len(served) > 0:
+        ends_ms = served["arrival_ms"] + latency_ms
+        makespan_ms = float(ends_ms.max() - programs["arrival_ms"].min())
+        p50, p95, p99 = np.percentile(latency_ms, [50, 95, 99]).tolist()
     share = programs["engine"].value_counts(normalize=True)
     in_time = {}
     if on_time is not None:
@@ -78,18 +87,21 @@ def run_metrics(simulation: Simulation, on_time: OnTime | None = None) -> dict[s
         }
     return {
         **in_time,
-        "latency_per_token_ms": float((latency_ms / programs["total_output_tokens"]).mean()),
+        "latency_per_token_ms": _mean(latency_ms / served["total_output_tokens"]),
         "score": float(programs["score"].mean()),
-        "latency_ms": float(latency_ms.mean()),
+        "shed_share": 1.0 - len(served) / len(programs),
+        "latency_ms": _mean(latency_ms),
         "latency_p50_ms": p50,
         "latency_p95_ms": p95,
         "latency_p99_ms": p99,
-        "ttft_ms": float(requests["ttft_ms"].mean()),
-        "queue_ms": float(requests["queue_ms"].mean()),
+        "ttft_ms": _mean(requests["ttft_ms"]),
+        "queue_ms": _mean(requests["queue_ms"]),
         "makespan_ms": makespan_ms,
         "preemptions": int(requests["preemptions"].sum()),
         "restarts": int(requests["restarts"].sum()),
-        "utilisation": {e: busy / makespan_ms for e, busy in simulation.busy_ms.items()},
+        "utilisation": {
+            e: busy / makespan_ms if makespan_ms else 0.0 for e, busy in simulation.busy_ms.items()
+        },
         "extrapolated_share": {
             e: n / max(simulation.steps[e], 1) for e, n in simulation.extrapolated_steps.items()
         },
@@ -98,22 +110,33 @@ def run_metrics(simulation: Simulation, on_time: OnTime | None = None) -> dict[s
 
 
 def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Means over the runs of one cell; ``ci`` has the 95 % t-intervals (None for a single run)."""
-    figures = [name for name in FIGURES if name in runs[0]]
-    cell: dict[str, Any] = {name: float(np.mean([run[name] for run in runs])) for name in figures}
+    """Means over the runs of one cell; ``ci`` has the 95 % t-intervals (None for a single run).
+
+    Runs in which a figure has no value do not count for it; it is None if it has none in any.
+    """
+    values = {
+        name: [run[name] for run in runs if run[name] is not None]
+        for name in FIGURES
+        if name in runs[0]
+    }
+    cell: dict[str, Any] = {name: _mean(of) for name, of in values.items()}
     for name in PER_ENGINE:
         cell[name] = {
             engine: float(np.mean([run[name][engine] for run in runs])) for engine in runs[0][name]
         }
-    cell["ci"] = {name: t_interval([run[name] for run in runs]) for name in figures}
+    cell["ci"] = {name: t_interval(of) for name, of in values.items()}
     return cell
 
 
 def t_interval(values: Sequence[float]) -> list[float] | None:
-    """The 95 % t-interval [low, high] of the mean; None for a single value."""
+    """The 95 % t-interval [low, high] of the mean; None for fewer than two values."""
     n = len(values)
     if n < 2:
         return None
     half = float(stats.t.ppf((1 + _CONFIDENCE) / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
     mean = float(np.mean(values))
     return [mean - half, mean + half]
+
+
+def _mean(values: Sequence[float] | pd.Series | npt.NDArray[np.float64]) -> float | None:
+    return float(np.mean(values)) if len(values) > 0 else None

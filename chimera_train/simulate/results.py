@@ -68,7 +68,7 @@ def figures_by_cell(cells: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, f
         name = f"{number} {policy_label(cell['policy'])}"
         if cell["rate_per_s"] is not None:
             name += f" {cell['rate_per_s']:g} per s"
-        named[name] = {figure: cell[figure] for figure in FIGURES if figure in cell}
+        named[name] = {f: cell[f] for f in FIGURES if cell.get(f) is not None}
     return named
 
 

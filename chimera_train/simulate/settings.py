@@ -139,6 +139,8 @@ class SimulationSettings(Settings):
         latency: coefficient file of ``calibrate`` by engine name.
         length: directory of ``fit length``; needed by policies that use lengths. ``oracle`` knows
             what every program will do, for ablations.
+        stage_length: directory of ``fit length --target stage``, or ``oracle``; needed by ``sjf``.
+        ranker: directory of ``fit length --target rank``; needed by ``ltr``.
         router: directory of ``fit router``; needed by policies that use confidences. ``oracle``
             knows every model's mean score on the question.
         events: what befalls engines, at those pools that have them.
@@ -150,6 +152,8 @@ class SimulationSettings(Settings):
     traces: Path
     latency: dict[str, Path]
     length: Literal["oracle"] | Path | None = None
+    stage_length: Literal["oracle"] | Path | None = None
+    ranker: Path | None = None
     router: Literal["oracle"] | Path | None = None
     arrivals: ArrivalSettings
     events: EngineEvents = ()
@@ -181,9 +185,14 @@ class SweepSettings(SimulationSettings):
                 raise ValueError(
                     f"policy '{policy.kind}' needs 'router', a directory of 'fit router'"
                 )
-            if policy.needs_lengths and self.length is None:
-                raise ValueError(
-                    f"policy '{policy.kind}' with order '{policy.order}' needs 'length', a"
-                    " directory of 'fit length'"
-                )
+            for needs, has, name, target in (
+                (policy.needs_lengths, self.length, "length", ""),
+                (policy.needs_stage_lengths, self.stage_length, "stage_length", " --target stage"),
+                (policy.needs_ranks, self.ranker, "ranker", " --target rank"),
+            ):
+                if needs and has is None:
+                    raise ValueError(
+                        f"policy '{policy.kind}' with order '{policy.order}' needs '{name}', a"
+                        f" directory of 'fit length{target}'"
+                    )
         return self

@@ -158,7 +158,8 @@ class _Bench:
         runs = [figures[task] for task in tasks]
         judged = Judged(policy, runs, summarise(runs))
         for name in self._objective.figures:
-            if not math.isfinite(judged.figures[name]):
+            value = judged.figures[name]
+            if value is None or not math.isfinite(value):
                 raise ConfigError(f"'{name}' has no value in these simulations: choose another.")
         return judged
 

@@ -7,19 +7,28 @@ prediction a scheduler would ask for is made once, here, on the very texts.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, assert_never
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from chimera_train.errors import DataError
+from chimera_train.errors import ConfigError, DataError
 from chimera_train.predict.features import StageRequest
+from chimera_train.scheduling.policy import Order
 from chimera_train.traces.history import stage_history
 from chimera_train.traces.split import HOLDOUT_FOLD, folds
 from chimera_train.traces.store import Traces
 
-__all__ = ["ORACLE", "ConfidenceModel", "LengthModel", "Oracle", "Workload", "workload_from_traces"]
+__all__ = [
+    "ORACLE",
+    "ConfidenceModel",
+    "LengthModel",
+    "Oracle",
+    "RankModel",
+    "Workload",
+    "workload_from_traces",
+]
 
 Oracle = Literal["oracle"]
 ORACLE: Oracle = "oracle"
@@ -47,6 +56,14 @@ class LengthModel(Protocol):
         ...
 
 
+class RankModel(Protocol):
+    """What is needed of a ranker (``predict.ranker.Ranker``)."""
+
+    def predict(self, model: str, requests: Sequence[StageRequest]) -> npt.NDArray[np.floating]:
+        """Scores, shape (n,)."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Trajectories of every model on every question, as flat arrays.
@@ -66,6 +83,10 @@ class Workload:
         tool_ms: what the tools take that run between the stage before and this one, (n_stages,).
         remaining_tokens: ŷ of the program from the stage on, shape (n_stages,); zeros without a
             length predictor.
+        stage_tokens: predicted tokens of the stage alone, shape (n_stages,); None without a
+            predictor of stages.
+        rank: place of the stage's learned score among those of all stages, shape (n_stages,); None
+            without a ranker.
     """
 
     questions: Sequence[str]
@@ -81,6 +102,35 @@ class Workload:
     remaining_tokens: npt.NDArray[np.float64]
     stops: npt.NDArray[np.bool_]
     tool_ms: npt.NDArray[np.float64]
+    stage_tokens: npt.NDArray[np.float64] | None = None
+    rank: npt.NDArray[np.float64] | None = None
+
+    def order_by(self, order: Order) -> npt.NDArray[np.float64]:
+        """What a queue in ``order`` goes by at each stage, the least first, shape (n_stages,).
+
+        Raises:
+            ConfigError: the order goes by a prediction that was not made.
+        """
+        found: npt.NDArray[np.float64] | None
+        match order:
+            case "fcfs" | "mlfq":  # which knows nothing before a request runs
+                found = np.zeros(self.output_tokens.size)
+            case "stjf":
+                found = self.remaining_tokens
+            case "stjf_oracle":
+                found = _still_to_come(self.first_stage, self.output_tokens)
+            case "sjf":
+                found = self.stage_tokens
+            case "ltr":
+                found = self.rank
+            case _:
+                assert_never(order)
+        if found is None:
+            raise ConfigError(
+                f"The order '{order}' goes by predictions that the workload does not have: give"
+                f" it {'a ranker' if order == 'ltr' else 'a predictor of single stages'}."
+            )
+        return found
 
     def stages_of(self, model: str) -> npt.NDArray[np.int64]:
         """The stages of every trajectory of ``model``."""
@@ -100,17 +150,19 @@ def workload_from_traces(
     holdout: bool,
     router: ConfidenceModel | Oracle | None,
     length: LengthModel | Oracle | None,
+    stage_length: LengthModel | Oracle | None = None,
+    ranker: RankModel | None = None,
 ) -> Workload:
     """The workload of ``models`` on the holdout questions, or on all, of a data set.
 
     ``models`` may repeat one that several engines serve. The oracle of a router is each model's
     mean score on the question over its samples, that of a length predictor the tokens still to
-    come.
+    come, that of a predictor of stages the stage's.
 
     Raises:
         DataError: there are no such questions; a question lacks a completed program of one of the
-            models; a program has no stages or no score, or a stage without tokens; the router or
-            the length predictor does not know a model.
+            models; a program has no stages or no score, or a stage without tokens; a predictor does
+            not know a model.
     """
     models = list(dict.fromkeys(models))
     programs = traces.programs[traces.programs["model"].isin(models)]
@@ -152,12 +204,21 @@ def workload_from_traces(
     else:
         texts = stages["text"].iloc[first_stage[first_trajectory[:, 0]]].tolist()
         confidence = _confidence(router, models, texts)
+    remaining_tokens = np.zeros(len(stages))
     if length == ORACLE:
-        upto = np.cumsum(output_tokens)
-        last = np.repeat(first_stage[1:] - 1, n_stages)
-        remaining_tokens = (upto[last] - upto + output_tokens).astype(np.float64)
-    else:
-        remaining_tokens = _remaining_tokens(length, models, stages)
+        remaining_tokens = _still_to_come(first_stage, output_tokens)
+    elif length is not None:
+        remaining_tokens = _predicted(length, models, stages)
+    stage_tokens = None
+    if stage_length == ORACLE:
+        stage_tokens = output_tokens.astype(np.float64)
+    elif stage_length is not None:
+        stage_tokens = _predicted(stage_length, models, stages)
+    rank = None
+    if ranker is not None:
+        # Only the order of scores means anything, and a queue is ordered by whole numbers.
+        _, place = np.unique(_predicted(ranker, models, stages), return_inverse=True)
+        rank = place.astype(np.float64)
     return Workload(
         questions=first["question_id"].tolist(),
         models=models,
@@ -173,6 +234,8 @@ def workload_from_traces(
         # An output without a reason, which other logs may have, is taken to have been cut off.
         stops=(stages["finish_reason"] == "stop").to_numpy(dtype=np.bool_, na_value=False),
         tool_ms=np.zeros(len(stages)),
+        stage_tokens=stage_tokens,
+        rank=rank,
     )
 
 
@@ -222,15 +285,24 @@ def _confidence(
     return q[:, [known.index(model) for model in models]]
 
 
-def _remaining_tokens(
-    length: LengthModel | None, models: Sequence[str], stages: pd.DataFrame
+def _still_to_come(
+    first_stage: npt.NDArray[np.int64], output_tokens: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
-    remaining = np.zeros(len(stages))
-    if length is None:
-        return remaining
+    """Output tokens of every stage's program from that stage on, shape (n_stages,)."""
+    upto = np.cumsum(output_tokens)
+    last = np.repeat(first_stage[1:] - 1, np.diff(first_stage))
+    return (upto[last] - upto + output_tokens).astype(np.float64)
+
+
+def _predicted(
+    predictor: LengthModel | RankModel, models: Sequence[str], stages: pd.DataFrame
+) -> npt.NDArray[np.float64]:
+    """What ``predictor`` says of each stage, shape (n_stages,)."""
+    found = np.zeros(len(stages))
     columns = [stages[field].tolist() for field in StageRequest.__dataclass_fields__]
     requests = [StageRequest(*values) for values in zip(*columns, strict=True)]
     for model in models:
         rows = np.flatnonzero(stages["model"] == model)
-        remaining[rows] = length.predict(model, [requests[row] for row in rows])[:, 0]
-    return remaining
+        predicted = predictor.predict(model, [requests[row] for row in rows])
+        found[rows] = predicted.reshape(len(rows))
+    return found

@@ -122,11 +122,13 @@ class TimedEngine:
 class PlainCluster:
     """``simulate_once``, one event at a time; ``requests`` has a dictionary for each request."""
 
+    engine_type = TimedEngine
+
     def __init__(self, pool, models, workload, policy, arrivals, spells=()):
         names = [spec.name for spec in pool.engines]
         self.columns = [list(workload.models).index(spec.model) for spec in pool.engines]
         self.workload, self.arrivals = workload, arrivals
-        self.engines = [TimedEngine(models[name]) for name in names]
+        self.engines = [self.engine_type(models[name]) for name in names]
         self.scheduler = Scheduler(
             [
                 EngineProfile(

@@ -15,10 +15,10 @@ def test_targets_and_history(builder: Any) -> None:
     rows = stage_rows(builder.traces())
     first = rows[rows["question_id"] == "q1"]
     assert first["stage"].tolist() == ["solve", "verify", "revise"]
-    assert first["remaining_tokens"].tolist() == [63, 23, 20]
+    assert first["target_tokens"].tolist() == [63, 23, 20]
     assert first["generated_tokens"].tolist() == [0, 40, 43]
     other = rows[rows["question_id"] == "q2"].iloc[0]
-    assert (other["remaining_tokens"], other["model"]) == (7, "package:large")
+    assert (other["target_tokens"], other["model"]) == (7, "package:large")
     assert rows["fold"].tolist() == [fold(question) for question in rows["question_id"]]
 
 
@@ -55,7 +55,7 @@ def test_failed_attempts_are_left_out(builder: Any) -> None:
     builder.add("q1", "a", [40, 3])
     builder.stages[0]["error"] = "timed out"
     builder.programs[0]["total_output_tokens"] = 3
-    assert stage_rows(builder.traces())["remaining_tokens"].tolist() == [3]
+    assert stage_rows(builder.traces())["target_tokens"].tolist() == [3]
 
 
 @pytest.mark.parametrize(("keep", "found"), [(1, "40"), (0, "none")])

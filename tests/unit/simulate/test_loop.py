@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_cluster import PlainCluster
+from plain_mlfq import MlfqCluster
 
 from chimera_train.pool.schema import EngineSpec, Pool
 from chimera_train.predict import engine_arrays as rows
@@ -66,9 +68,10 @@ SIMULATED_ONLY = st.one_of(
     st.builds(
         Sfs,
         ttft_target_ms=st.sampled_from([5.0, 50.0, math.inf]),
-        overload=st.sampled_from(["least_late", "shortest_queue", "best_effort"]),
+        overload=st.sampled_from(["least_late", "shortest_queue", "best_effort", "shed"]),
         order=ORDERS,
     ),
+    st.builds(ShortestQueue, order=st.sampled_from(["sjf", "ltr", "stjf_oracle", "mlfq"])),
     st.builds(StaticPrior, ttft_target_ms=st.sampled_from([5.0, 50.0])),
     st.builds(LatencyAgnostic),
     st.builds(Chimera, load=st.just("sfs")),
@@ -78,6 +81,8 @@ STAGE = st.fixed_dictionaries(
         "prompt_tokens": st.integers(1, 30),
         "output_tokens": st.integers(1, 30),
         "remaining_tokens": st.floats(0, 60),
+        "stage_tokens": st.floats(0, 30),
+        "rank": st.integers(0, 5).map(float),
         "stops": st.booleans(),
         "tool_ms": st.sampled_from([0.0, 0.0, 3.0, 50.0]),
     }
@@ -142,14 +147,37 @@ def events(draw):
     return drawn
 
 
-def make_models(step_time, limits, extra_blocks):
+def make_models(step_time, limits, extra_blocks, step_ms=3.0):
     """Step times by engine; memory for the longest request and ``extra_blocks`` more blocks."""
     # A request that the model ends may be computed once more.
-    limits = {**limits, "num_kv_blocks": 2 - -LONGEST // limits["block_size"] + extra_blocks}
-    terms = {"const": 3.0, "decode_tokens": 0.25, "prefill_attn": 0.02}
+    limits = {"block_size": 16, **limits}
+    limits["num_kv_blocks"] = 2 - -LONGEST // limits["block_size"] + extra_blocks
+    terms = {"const": step_ms, "decode_tokens": 0.25, "prefill_attn": 0.02}
     small = step_time(model="s", terms=terms, decode_ms_per_token=4.0, **limits)
-    large = step_time(model="l", terms={**terms, "const": 7.0}, decode_ms_per_token=9.0, **limits)
+    large = step_time(
+        model="l", terms={**terms, "const": 2 * step_ms + 1}, decode_ms_per_token=9.0, **limits
+    )
     return {"a": small, "b": large, "c": small}
+
+
+def assert_same_requests(result, plain):
+    """A simulation and a plain one have done the same, to the last bit."""
+    found = result.requests.to_dict("records")
+    names = [spec.name for spec in POOL.engines]
+    for mine, other in zip(found, plain.requests, strict=True):
+        program, stage, since_ms = (other[name] for name in ("program", "stage", "arrival_ms"))
+        assert mine == {
+            "program": program,
+            "stage_index": other["number"],
+            "engine": names[other["engine"]],
+            "arrival_ms": since_ms,
+            "queue_ms": other["start_ms"] - since_ms,
+            "ttft_ms": other["first_token_ms"] - since_ms,
+            "e2e_ms": other["end_ms"] - since_ms,
+            "output_tokens": plain.workload.output_tokens[stage],
+            "preemptions": other["preemptions"],
+            "restarts": other["restarts"],
+        }
 
 
 @settings(max_examples=150)
@@ -163,22 +191,7 @@ def test_every_request_equals_the_plain_cluster(
     result = simulate_once(POOL, models, workload, policy, arriving, befalling)
     plain = PlainCluster(POOL, models, workload, policy, arriving, befalling).run()
 
-    found = result.requests.to_dict("records")
-    names = [spec.name for spec in POOL.engines]
-    for mine, other in zip(found, plain.requests, strict=True):
-        program, stage, since_ms = (other[name] for name in ("program", "stage", "arrival_ms"))
-        assert mine == {
-            "program": program,
-            "stage_index": other["number"],
-            "engine": names[other["engine"]],
-            "arrival_ms": since_ms,
-            "queue_ms": other["start_ms"] - since_ms,
-            "ttft_ms": other["first_token_ms"] - since_ms,
-            "e2e_ms": other["end_ms"] - since_ms,
-            "output_tokens": workload.output_tokens[stage],
-            "preemptions": other["preemptions"],
-            "restarts": other["restarts"],
-        }
+    assert_same_requests(result, plain)
     assert list(result.steps.values()) == [engine.steps for engine in plain.engines]
     assert list(result.busy_ms.values()) == [engine.busy_ms for engine in plain.engines]
     assert plain.scheduler.load_ms().tolist() == [0.0, 0.0, 0.0]
@@ -270,3 +283,105 @@ def test_on_a_homogeneous_pool_chimera_is_shortest_total_job_first(
     plain = PlainCluster(pool, models, workload, drawn, arriving).run()
     for _, request in first_requests(plain):
         assert request["engine"] == np.argmin(request["load_ms"])
+
+
+@settings(max_examples=100)
+@given(workloads(), LIMITS, st.integers(0, 30), st.sampled_from([3.0, 40.0, 700.0]), st.data())
+def test_mlfq_equals_the_plain_cluster(step_time, workload, limits, extra_blocks, step_ms, data):
+    """Also where steps are so long that levels are skipped and requests starve."""
+    models = make_models(step_time, limits, extra_blocks, step_ms)
+    arriving = data.draw(arrivals(workload))
+    result = simulate_once(POOL, models, workload, RoundRobin(order="mlfq"), arriving)
+    no_window = RoundRobin(window=len(arriving.times_ms))
+    plain = MlfqCluster(POOL, models, workload, no_window, arriving).run()
+    assert_same_requests(result, plain)
+    assert list(result.steps.values()) == [engine.steps for engine in plain.engines]
+
+
+@settings(max_examples=60)
+@given(
+    workloads(),
+    LIMITS,
+    st.sampled_from(["sjf", "ltr", "stjf_oracle"]),
+    st.sampled_from(
+        [RoundRobin(), ShortestQueue(window=1), LatencyAgnostic(), Chimera(tau=math.inf, delta_s=0)]
+    ),
+    st.integers(0, 4),
+    st.data(),
+)
+def test_every_order_is_the_shortest_first_of_what_it_goes_by(
+    step_time, workload, limits, order, policy, aging, data
+):
+    """Where the choice of an engine does not look at lengths."""
+    models = make_models(step_time, limits, 5)
+    arriving = data.draw(arrivals(workload))
+    ordered, stjf = (
+        policy.model_copy(update={"order": name, "aging": aging}) for name in (order, "stjf")
+    )
+    if order == "stjf_oracle":
+        still = [
+            workload.output_tokens[i : workload.first_stage[t + 1]].sum()
+            for t in range(len(workload.program_ids))
+            for i in range(workload.first_stage[t], workload.first_stage[t + 1])
+        ]
+    else:
+        still = workload.stage_tokens if order == "sjf" else workload.rank
+    same = replace(workload, remaining_tokens=np.array(still, dtype=float))
+    one = simulate_once(POOL, models, workload, ordered, arriving)
+    other = simulate_once(POOL, models, same, stjf, arriving)
+    pd.testing.assert_frame_equal(one.requests, other.requests)
+
+
+@settings(max_examples=60)
+@given(workloads(), LIMITS, st.sampled_from([5.0, 30.0]), ORDERS, st.data())
+def test_what_is_shed_leaves_no_trace_and_nobody_else_is_late(
+    step_time, workload, limits, ttft_target_ms, order, data
+):
+    """The others are served as if it had never come."""
+    models = make_models(step_time, limits, 5)
+    arriving = data.draw(arrivals(workload))
+    arriving = replace(arriving, times_ms=np.nan_to_num(arriving.times_ms, nan=100.0))
+    policy = Sfs(ttft_target_ms=ttft_target_ms, overload="shed", order=order, window=20)
+    result = simulate_once(POOL, models, workload, policy, arriving)
+    shed = result.programs["engine"].isna().to_numpy()
+    refused = result.programs[shed]
+    assert refused[["program_latency_ms", "ttft_ms", "trajectory"]].isna().all(axis=None)
+    assert not refused[["score", "cost", "n_stages", "total_output_tokens"]].any(axis=None)
+    assert refused["arrival_ms"].tolist() == arriving.times_ms[shed].tolist()
+    assert set(result.requests["program"]) == set(np.flatnonzero(~shed))
+    if shed.all():
+        return
+    columns = ("times_ms", "questions", "luck")
+    rest = replace(arriving, **{name: getattr(arriving, name)[~shed] for name in columns})
+    if rest.think_ms is not None:
+        rest = replace(rest, think_ms=rest.think_ms[~shed])
+    again = simulate_once(POOL, models, workload, policy, rest)
+    pd.testing.assert_frame_equal(
+        again.programs, result.programs[~shed].reset_index(drop=True), check_dtype=False
+    )
+
+
+def test_a_user_whose_program_is_shed_goes_on(step_time):
+    workload = Workload(
+        questions=["q"],
+        models=["s", "l"],
+        program_ids=["0", "1"],
+        first_trajectory=np.array([[0, 1]]),
+        n_samples=np.ones((1, 2), dtype=np.int64),
+        confidence=np.ones((1, 2)),
+        first_stage=np.array([0, 1, 2]),
+        score=np.ones(2),
+        prompt_tokens=np.ones(2, dtype=np.int64),
+        output_tokens=np.ones(2, dtype=np.int64),
+        remaining_tokens=np.ones(2),
+        stops=np.zeros(2, dtype=bool),
+        tool_ms=np.zeros(2),
+    )
+    models = make_models(step_time, {}, 5)
+    users = Arrivals(
+        np.array([0.0, np.nan, np.nan]), np.zeros(3, dtype=int), np.zeros(3), np.array([5.0] * 3)
+    )
+    policy = Sfs(ttft_target_ms=1.0, overload="shed")  # no step is as short
+    programs = simulate_once(POOL, models, workload, policy, users).programs
+    assert programs["engine"].isna().all()
+    assert programs["arrival_ms"].tolist() == [0.0, 5.0, 10.0]

@@ -34,6 +34,7 @@ def test_figures_by_hand():
         {
             "latency_per_token_ms": (10 + 20 + 30 + 4) / 4,
             "score": 0.75,
+            "shed_share": 0,
             "latency_ms": 250,
             "latency_p50_ms": 250,
             "latency_p95_ms": 385,
