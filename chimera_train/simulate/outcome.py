@@ -54,24 +54,21 @@ def tables(
     program, stage, engine = (column[:n] for column in (log.program, log.stage, log.engine))
     arrival_ms, end_ms = log.arrival_ms[:n], log.end_ms[:n]
     names = pd.array(engines, dtype="str").take(engine)
-    n_programs = log.current.size
-    # Requests are in order of arrival: a program's last write is its first stage, or its last.
-    begin_ms, first_token_ms = np.empty(n_programs), np.empty(n_programs)
-    begin_ms[program[::-1]] = arrival_ms[::-1]
-    first_token_ms[program[::-1]] = log.first_token_ms[:n][::-1]
-    latency_ms = end_ms[log.current] - begin_ms
+    # Rows of each program's first and last request. Those of a program are in order of arrival.
+    first, last = np.empty_like(log.current), log.current
+    first[program[::-1]] = np.arange(n)[::-1]
     prompt_tokens, output_tokens = workload.prompt_tokens[stage], workload.output_tokens[stage]
     costs = input_cost[engine] * prompt_tokens + output_cost[engine] * output_tokens
     programs = pd.DataFrame(
         {
             "question_id": pd.array(workload.questions, dtype="str").take(arrivals.questions),
-            "engine": names.take(log.current),
+            "engine": names.take(last),
             "trajectory": pd.array(workload.program_ids, dtype="str").take(log.trajectory),
-            "arrival_ms": begin_ms,
-            "n_stages": log.stage_index[log.current] + 1,
+            "arrival_ms": arrival_ms[first],
+            "n_stages": log.stage_index[last] + 1,
             "score": workload.score[log.trajectory],
-            "ttft_ms": first_token_ms - begin_ms,
-            "program_latency_ms": latency_ms,
+            "ttft_ms": log.first_token_ms[first] - arrival_ms[first],
+            "program_latency_ms": end_ms[last] - arrival_ms[first],
             "total_output_tokens": np.bincount(program, output_tokens).astype(np.int64),
             "cost": np.bincount(program, costs),
         }
