@@ -28,8 +28,8 @@ __all__ = [
     "Views",
     "admit",
     "complete",
-    "engine_down",
     "fail",
+    "on_engine_down",
     "on_program_end",
     "on_tokens",
     "pop",
@@ -156,7 +156,7 @@ def fail(state: SchedulerState, request: int) -> None:
 
 
 @in_place
-def engine_down(state: SchedulerState, engine: int) -> None:
+def on_engine_down(state: SchedulerState, engine: int) -> None:
     """Choose the engine no more; its programs lose it.
 
     Its requests, queued and running, stay until they are reported complete or failed.

@@ -188,7 +188,7 @@ class Scheduler:
             q where ``needs_confidence``): they are live no more.
         """
         state = self._state
-        core.engine_down(state, engine)
+        core.on_engine_down(state, engine)
         waiting = state.queue[engine, : state.queue_length[engine]]
         waiting = waiting[np.argsort(state.request_arrival[waiting])].copy()
         request_ids = [self._requests.name(slot) for slot in waiting.tolist()]

@@ -117,7 +117,7 @@ def stop(clock: StepClock, engine: int, now_ms: float) -> None:
 
 @in_place
 def set_factor(clock: StepClock, engine: int, factor: float, now_ms: float) -> None:
-    """From now on the engine's steps take ``factor`` times as long as of themselves."""
+    """The engine's steps, that under way too, go at 1/``factor`` of their own speed from now on."""
     _settle(clock, engine, now_ms)
     clock.factor[engine] = factor
     _go_on(clock, engine)

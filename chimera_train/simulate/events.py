@@ -29,7 +29,13 @@ UP, PACE, DOWN = range(3)
 
 
 class _Spell(Settings):
-    """From ``at_s`` on, in seconds of simulated time, for ``for_s`` or, if null, for ever."""
+    """What is so at one engine for a while.
+
+    Attributes:
+        engine: its name.
+        at_s: when it begins, in seconds of simulated time.
+        for_s: how long it lasts; null is for ever.
+    """
 
     engine: str
     at_s: FiniteFloat = Field(ge=0)
@@ -134,6 +140,8 @@ def _changes(event: EngineEvent, engines: Sequence[str]) -> Iterator[_Change]:
     engine = engines.index(event.engine)
     begin, end = (PACE, PACE) if isinstance(event, Slow) else (DOWN, UP)
     factor = event.factor if isinstance(event, Slow) else 1.0
+    if event.at_ms == event.until_ms:
+        return  # too short for a number, and its end would come before its beginning
     yield _Change(event.at_ms, True, engine, begin, factor)
     if event.until_ms < np.inf:
         yield _Change(event.until_ms, False, engine, end, 1.0)

@@ -236,7 +236,7 @@ def _take_down(sim: Sim, engine: int, now_ms: float) -> None:
     error there, and is taken to ask again at once here.
     """
     pool, state, log = sim.pool, sim.state, sim.log
-    core.engine_down(state, engine)
+    core.on_engine_down(state, engine)
     # A step is counted when it ends, but as extrapolated when it begins.
     pool.arrays.counts[engine, rows.STEPS] += sim.clock.end_ms[engine] < np.inf
     clocks.stop(sim.clock, engine, now_ms)

@@ -177,6 +177,10 @@ def test_changes_are_in_order_and_ends_come_before_beginnings():
     assert found.factor.tolist() == [1, 2, 1, 1, 3, 1, 1]
 
 
+def test_what_is_too_short_to_have_an_end_does_not_begin():
+    assert timeline([down("a", 1000, 1e-20)], ["a"]).at_ms.tolist() == [math.inf]
+
+
 @pytest.mark.parametrize(
     ("events", "words"),
     [
