@@ -23,10 +23,10 @@ def plot_frontier(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
     panels: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Mapping[str, Any]]]] = {}
     colours: dict[tuple[Any, ...], str] = {}
     for cell in cells:
-        if cell["latency_per_token_ms"] is None:  # every program was refused
-            continue
         policy = tuple((name, value) for name, value in cell["policy"].items() if name != "tau")
         panel = panels.setdefault((cell["pool"], cell["rate_per_s"]), {})
+        if cell["latency_per_token_ms"] is None:  # every program was refused
+            continue
         panel.setdefault(policy, []).append(cell)
         colours.setdefault(policy, f"C{len(colours) % 10}")
 

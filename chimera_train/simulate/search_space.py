@@ -1,17 +1,19 @@
 """Which settings of which policies ``simulate tune`` tries.
 
-A kind of policy can be searched if the table has an entry for it. ``window`` stays the engine's own
-limit, which is what its load constants were calibrated for.
+A kind of policy can be searched if the table has an entry for it, in the orders that can be served.
+``window`` stays the engine's own limit, which is what its load constants were calibrated for.
+``sfs`` does not shed: where it refuses everybody, an objective of latency would have no value.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from optuna.trial import Trial
 
 from chimera_train.errors import ConfigError
 from chimera_train.scheduling.policy import (
+    SERVED_ORDERS,
     Chimera,
     LatencyAgnostic,
     PolicySettings,
@@ -48,7 +50,6 @@ class _Kind(NamedTuple):
     served: bool = True
 
 
-_ORDERS: tuple[Literal["fcfs", "stjf"], ...] = ("fcfs", "stjf")
 _AGING = (1, 256)
 _COST_WEIGHT = _real(1e-5, 0.1, log=True)
 _TTFT_TARGET_MS = _real(10.0, 60_000.0, log=True)
@@ -137,7 +138,9 @@ def search_space(objective: ObjectiveSettings) -> tuple[SearchSpace, list[Policy
 
     orders = {
         name: tuple(
-            order for order in _ORDERS if possible(kind.default.model_copy(update={"order": order}))
+            order
+            for order in SERVED_ORDERS
+            if possible(kind.default.model_copy(update={"order": order}))
         )
         for name, kind in _KINDS.items()
     }

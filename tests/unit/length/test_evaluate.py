@@ -25,7 +25,8 @@ def judged() -> pd.DataFrame:
                         "program_id": f"{model}{number}{position}", "fold": number, "model": model,
                         "stage": "solve" if position < 2 else "verify",
                         "target_tokens": truth[position], "predicted": order[position],
-                        "0.1": 0.0, "0.5": order[position], "0.9": 4.0, "fcfs": position, "prompt_length": -position, "stage_mean": 1.0,
+                        "0.1": 0.0, "0.5": order[position], "0.9": 4.0,
+                        "fcfs": position, "prompt_length": -position, "stage_mean": 1.0,
                     }
                 )  # fmt: skip
     return pd.DataFrame(rows)

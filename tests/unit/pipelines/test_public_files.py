@@ -30,6 +30,14 @@ def test_every_engine_of_a_workload_is_described(workload):
     assert sweep.seeds >= 10
 
 
+def test_the_orders_are_compared_on_the_same_programs():
+    orders, sweep = (
+        load_yaml(PUBLIC / "gsm8k" / name, SweepSettings) for name in ("orders.yaml", "sweep.yaml")
+    )
+    for name in ("traces", "pools", "latency", "length", "arrivals", "seeds"):
+        assert getattr(orders, name) == getattr(sweep, name)
+
+
 def test_the_pipeline_runs_every_workload():
     names = yaml.safe_load((PUBLIC / "dvc.yaml").read_text())["vars"][0]["workloads"]
     assert names == list(prepare.WORKLOADS)
