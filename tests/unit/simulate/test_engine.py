@@ -180,6 +180,44 @@ def test_running_ahead_changes_nothing(step_time, calls, limits):
         np.testing.assert_array_equal(*(getattr(engine, name) for engine in arrays), name)
 
 
+@settings(max_examples=200)
+@given(calls=CALLS, limits=LIMITS, moments=st.sets(st.integers(0, 60), min_size=1))
+def test_a_cohort_that_is_dissolved_changes_nothing(step_time, calls, limits, moments):
+    model = build(step_time, calls, limits)
+    ends = []
+    for dissolved in (set(), moments):
+        engine = SimulatedEngine(model, capacity=len(calls), prompt_keys=30)
+        for number, (prompt, output, priority, _, text, shared, stops) in enumerate(calls):
+            keys = texts(text, shared, prompt, model.engine.block_size)
+            engine.submit(number, prompt, output, priority, prompt_keys=keys, stops=stops)
+        done, moment = [], 0
+        while engine.has_work:
+            for is_under_way in (False, True):
+                if moment in dissolved:
+                    dissolve_cohort(engine.arrays)
+                    assert engine.arrays.counts[rows.N_COHORT] == 0
+                moment += 1
+                if is_under_way:
+                    done.append((moment, engine.end_step(float(moment))))
+                elif not engine_step.begin_step(engine.arrays, float(moment)):
+                    break
+        ends.append(done)
+    assert ends[0] == ends[1]
+
+
+def test_who_decodes_is_in_the_cohort_and_who_has_prompt_left_is_not(step_time):
+    engine = SimulatedEngine(step_time(max_num_batched_tokens=16), capacity=3)
+    for number, prompt in enumerate((4, 5, 30)):
+        engine.submit(number, prompt_tokens=prompt, output_tokens=3 + number, priority=0)
+    sizes = []
+    while engine.has_work:
+        engine_step.begin_step(engine.arrays, 0.0)
+        engine.end_step(0.0)
+        sizes.append(int(engine.arrays.counts[rows.N_COHORT]))
+    # The third one's prompt takes 7 and 14 and 9 tokens beside what the others take.
+    assert sizes == [2, 2, 2, 1, 1, 1, 0]
+
+
 def test_a_prompt_in_chunks_then_one_token_a_step(step_time):
     model = step_time(max_num_batched_tokens=8)
     engine = SimulatedEngine(model, capacity=1)
