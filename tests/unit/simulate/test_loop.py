@@ -277,7 +277,7 @@ def test_mlfq_equals_the_plain_cluster(step_time, workload, limits, extra_blocks
     assert list(result.steps.values()) == [engine.steps for engine in plain.engines]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     workloads(),
     LIMITS,
@@ -311,7 +311,7 @@ def test_every_order_is_the_shortest_first_of_what_it_goes_by(
     pd.testing.assert_frame_equal(one.requests, other.requests)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(workloads(), LIMITS, st.sampled_from([5.0, 30.0]), ORDERS, st.data())
 def test_what_is_shed_leaves_no_trace_and_nobody_else_is_late(
     step_time, workload, limits, ttft_target_ms, order, data
