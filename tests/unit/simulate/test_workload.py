@@ -106,7 +106,7 @@ def test_what_each_order_goes_by(traces):
     ("order", "named"), [("sjf", "a predictor of single stages"), ("ltr", "a ranker")]
 )
 def test_an_order_without_its_predictions_is_refused(traces, order, named):
-    with pytest.raises(ConfigError, match=f"The order '{order}' goes by .* give it {named}"):
+    with pytest.raises(ConfigError, match=f"The order '{order}' goes by .* lacks: {named}"):
         build(traces).order_by(order)
 
 
