@@ -51,7 +51,7 @@ Order = Literal["fcfs", "sjf", "stjf", "stjf_oracle", "mlfq", "ltr"]
 
 MLFQ: Order = "mlfq"
 SERVED_ORDERS: tuple[Order, ...] = ("fcfs", "stjf")
-"""The orders that need nothing but what a bundle holds; the others can be simulated only."""
+"""Those that a bundle has everything for; the others can be simulated only."""
 
 # A number that may be infinite, which JSON does not have.
 _Extended = Annotated[float, PlainSerializer(lambda value: "inf" if math.isinf(value) else value)]
@@ -91,13 +91,11 @@ class _Queueing(Settings):
     """How the requests of one engine wait, whichever policy chose the engine.
 
     Attributes:
-        order: ``fcfs``; ``stjf``, shortest total job first: least ŷ; ``stjf_oracle``, the same by
-            what is really still to come; ``sjf``, shortest job first: fewest predicted tokens of
-            this stage alone; ``ltr``, by a learned rank of that; or ``mlfq``, the multi-level
-            feedback queue inside the engine (``simulate.mlfq``).
+        order: ``fcfs``; ``stjf``, shortest total job first: least ŷ; ``stjf_oracle``, by what is
+            really to come; ``sjf``, shortest job first: fewest predicted tokens of this stage;
+            ``ltr``, by a learned rank of that; or ``mlfq`` (``simulate.mlfq``).
         aging: a request that this many later ones have overtaken is promoted: it goes before
-            every request that is not, first come first served among the promoted. Under ``mlfq``
-            none waits in our queue, and what starves is promoted by time instead.
+            every request that is not, first come first served among the promoted.
         window: at most this many requests are outstanding at an engine, the rest wait in our
             queue; null is the engine's ``max_batch_size``, and under ``mlfq`` no limit.
     """

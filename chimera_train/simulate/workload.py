@@ -7,7 +7,7 @@ prediction a scheduler would ask for is made once, here, on the very texts.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, assert_never
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -85,8 +85,7 @@ class Workload:
             length predictor.
         stage_tokens: predicted tokens of the stage alone, shape (n_stages,); None without a
             predictor of stages.
-        rank: place of the stage's learned score among those of all stages, shape (n_stages,); None
-            without a ranker.
+        rank: place of its learned score among all, shape (n_stages,); None without a ranker.
     """
 
     questions: Sequence[str]
@@ -111,25 +110,18 @@ class Workload:
         Raises:
             ConfigError: the order goes by a prediction that was not made.
         """
-        found: npt.NDArray[np.float64] | None
-        match order:
-            case "fcfs" | "mlfq":  # which knows nothing before a request runs
-                found = np.zeros(self.output_tokens.size)
-            case "stjf":
-                found = self.remaining_tokens
-            case "stjf_oracle":
-                found = _still_to_come(self.first_stage, self.output_tokens)
-            case "sjf":
-                found = self.stage_tokens
-            case "ltr":
-                found = self.rank
-            case _:
-                assert_never(order)
+        nothing = np.zeros(self.output_tokens.size)
+        found = {
+            "fcfs": nothing,
+            "sjf": self.stage_tokens,
+            "stjf": self.remaining_tokens,
+            "stjf_oracle": _still_to_come(self.first_stage, self.output_tokens),
+            "mlfq": nothing,  # that a request runs decides, not what is known before
+            "ltr": self.rank,
+        }[order]
         if found is None:
-            raise ConfigError(
-                f"The order '{order}' goes by predictions that the workload does not have: give"
-                f" it {'a ranker' if order == 'ltr' else 'a predictor of single stages'}."
-            )
+            lacking = "a ranker" if order == "ltr" else "a predictor of single stages"
+            raise ConfigError(f"The order '{order}' goes by what the workload lacks: {lacking}.")
         return found
 
     def stages_of(self, model: str) -> npt.NDArray[np.int64]:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from chimera_train.errors import DataError
+from chimera_train.errors import ConfigError, DataError
 from chimera_train.predict.features import StageRequest
 from chimera_train.simulate.workload import workload_from_traces
 from chimera_train.traces.split import HOLDOUT_FOLD, fold
@@ -39,8 +39,10 @@ def traces(traces_dir):
     return load_traces(traces_dir)
 
 
-def build(traces, *, holdout=False, router=None, length=None, models=MODELS):
-    return workload_from_traces(traces, models, holdout=holdout, router=router, length=length)
+def build(traces, *, holdout=False, router=None, length=None, models=MODELS, **orders):
+    return workload_from_traces(
+        traces, models, holdout=holdout, router=router, length=length, **orders
+    )
 
 
 def test_trajectories_are_the_programs_of_the_traces(traces):
@@ -81,6 +83,31 @@ def test_an_oracle_knows_what_happened(traces):
         mine = slice(workload.first_stage[t], workload.first_stage[t + 1])
         output = workload.output_tokens[mine]
         assert workload.remaining_tokens[mine].tolist() == np.cumsum(output[::-1])[::-1].tolist()
+
+
+def test_what_each_order_goes_by(traces):
+    class Score:
+        def predict(self, model, requests):
+            return np.array([-0.5 * request.prompt_tokens for request in requests])
+
+    workload = build(traces, length=Length(), stage_length=Length(), ranker=Score())
+    assert not workload.order_by("fcfs").any()
+    assert not workload.order_by("mlfq").any()
+    predicted = workload.remaining_tokens.tolist()
+    assert workload.order_by("stjf").tolist() == workload.order_by("sjf").tolist() == predicted
+    oracle = build(traces, length="oracle", stage_length="oracle")
+    assert workload.order_by("stjf_oracle").tolist() == oracle.remaining_tokens.tolist()
+    assert oracle.order_by("sjf").tolist() == oracle.output_tokens.tolist()
+    # Prompts have 20 or 30 tokens, and the lower score goes first.
+    assert workload.order_by("ltr").tolist() == (workload.prompt_tokens == 20).tolist()
+
+
+@pytest.mark.parametrize(
+    ("order", "named"), [("sjf", "a predictor of single stages"), ("ltr", "a ranker")]
+)
+def test_an_order_without_its_predictions_is_refused(traces, order, named):
+    with pytest.raises(ConfigError, match=f"The order '{order}' goes by .* lacks: {named}"):
+        build(traces).order_by(order)
 
 
 def test_stages_of_a_model(traces):
