@@ -1,6 +1,6 @@
 """The KV blocks of an engine, as vLLM hands them out (``v1/core/block_pool``).
 
-Without CACHING only their number counts. With it they differ:
+Without CACHING only their number counts; with it, what each of them holds.
 
 Free blocks are in a list. New ones are taken from its front; a block that holds reusable text is
 put at the back when nobody uses it any more, the last blocks of a sequence first, so that the least

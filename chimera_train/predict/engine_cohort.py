@@ -9,9 +9,9 @@ that finishes some of them, a look at each.
 A request of the cohort takes a block every ``block_size`` steps. ``room`` has how many take one in
 a step, by the step's number; with the prefix cache, which block each takes is kept account of too.
 
-Whatever is not the same for all of them (somebody finds no memory, or ends while the next step is
-planned already) is done without a cohort: it is dissolved, and forms again when a step ends. So it
-must be for whoever reads the columns of running requests.
+Where they are too many for a step, or for the memory, the step is planned without a cohort: it is
+dissolved, and forms again when a step ends. So it must be for whoever reads the columns of running
+requests.
 """
 
 from chimera_train.compiled import in_place
@@ -28,6 +28,7 @@ from chimera_train.predict.engine_arrays import (
     COHORT_END,
     COHORT_STEPS,
     COMPUTED,
+    ENDS,
     FREE_BLOCKS,
     GENERATED,
     KEYED,
@@ -37,6 +38,7 @@ from chimera_train.predict.engine_arrays import (
     OUTPUT,
     PROMPT,
     RUNNING,
+    STOPS,
     EngineArrays,
 )
 
@@ -91,26 +93,54 @@ def _found(engine: EngineArrays, ahead: int) -> None:
 def plan_cohort(engine: EngineArrays, row: int) -> None:
     """Give each of the cohort its token in the next step, or dissolve it.
 
-    ``row`` is that of ``engine_step.plan_step``.
+    ``row`` is that of ``engine_step.plan_step``. ``step`` or ``ahead`` become the features of what
+    the cohort does, if there is one still.
     """
     counts = engine.counts
-    if counts[N_COHORT] == 0:
+    n = counts[N_COHORT]
+    if n == 0:
         return
     planned = counts[COHORT_CHUNK] if row == AHEAD else 0
-    somebody_ends = counts[COHORT_STEPS] + planned == counts[COHORT_END]
-    if (
-        somebody_ends
-        or counts[N_COHORT] > engine.limits[MAX_TOKENS]
-        or not take_cohort_blocks(engine, planned)
-    ):
+    leaving, context, blocks, end = 0, 0, 0, counts[COHORT_END]
+    if counts[COHORT_STEPS] + planned == end:
+        leaving, context, blocks, end = _leaving(engine, end)
+    if n - leaving > engine.limits[MAX_TOKENS] or not take_cohort_blocks(engine, planned, blocks):
         dissolve_cohort(engine)
-    else:
-        counts[COHORT_AHEAD if row == AHEAD else COHORT_CHUNK] = 1
+        return
+    counts[COHORT_AHEAD if row == AHEAD else COHORT_CHUNK] = 1
+    features = engine.ahead if row == AHEAD else engine.step
+    features[0] = features[3] = 0.0
+    features[1] = n - leaving
+    features[2] = counts[COHORT_CONTEXT] + n * planned - context
+    features[ENDS] = counts[COHORT_STEPS] + planned + 1 == end
 
 
 @in_place
-def take_cohort_blocks(engine: EngineArrays, planned: int) -> bool:
+def _leaving(engine: EngineArrays, steps: int) -> tuple[int, int, int, int]:
+    """Who of the cohort has all tokens after ``steps``, and is known to: max_tokens says so.
+
+    Returns:
+        How many those are, Σ of their contexts, how many would take a block for one token more, and
+        what COHORT_END is without any that end then.
+    """
+    requests, size = engine.requests, engine.limits[BLOCK_SIZE]
+    n, context, blocks, end = 0, 0, 0, _NEVER
+    for slot in engine.queues[RUNNING, : engine.counts[N_COHORT]]:
+        last = requests[OUTPUT, slot] - requests[GENERATED, slot]
+        if last > steps:
+            end = min(end, last)
+        elif not requests[STOPS, slot]:
+            n += 1
+            context += requests[COMPUTED, slot] + steps
+            blocks += (requests[COMPUTED, slot] + steps) % size == 0
+    return n, context, blocks, end
+
+
+@in_place
+def take_cohort_blocks(engine: EngineArrays, planned: int, spared: int) -> bool:
     """Give the cohort the blocks of the token behind ``planned`` ones that it has blocks for.
+
+    ``spared`` of the blocks are not needed, since who would take them is leaving.
 
     Returns:
         Whether there are enough; nothing has changed if not.
@@ -118,13 +148,16 @@ def take_cohort_blocks(engine: EngineArrays, planned: int) -> bool:
     requests, counts = engine.requests, engine.counts
     size = engine.limits[BLOCK_SIZE]
     steps = counts[COHORT_STEPS] + planned
-    missing = engine.room[steps % size]
+    missing = engine.room[steps % size] - spared
     if missing > counts[FREE_BLOCKS]:
         return False
     if not engine.limits[CACHING]:
         counts[FREE_BLOCKS] -= missing
         return True
     for slot in engine.queues[RUNNING, : counts[N_COHORT]]:
+        is_last = requests[OUTPUT, slot] - requests[GENERATED, slot] == steps
+        if is_last and not requests[STOPS, slot]:
+            continue
         if requests[COMPUTED, slot] + steps == requests[BLOCKS, slot] * size:
             take_blocks(engine, slot, 1)
         # Behind a step under way the text of the last token is not known yet.
@@ -161,6 +194,8 @@ def end_cohort(engine: EngineArrays) -> int:
             engine.room[-requests[COMPUTED, slot] % engine.limits[BLOCK_SIZE]] -= 1
             _catch_up(engine, slot)
             counts[COHORT_CONTEXT] -= requests[COMPUTED, slot]
+            if engine.limits[CACHING]:
+                key_blocks(engine, slot, requests[COMPUTED, slot])
             release_blocks(engine, slot)
             requests[AHEAD, slot] = 0
             engine.finished[n_finished] = slot
@@ -188,6 +223,8 @@ def _catch_up(engine: EngineArrays, slot: int) -> None:
     chunk, ahead = counts[COHORT_CHUNK], counts[COHORT_AHEAD]
     requests[COMPUTED, slot] += counts[COHORT_STEPS]
     requests[GENERATED, slot] += counts[COHORT_STEPS]
+    if requests[GENERATED, slot] + chunk == requests[OUTPUT, slot] and not requests[STOPS, slot]:
+        ahead = 0  # it is leaving
     requests[CHUNK, slot] = chunk
     requests[AHEAD, slot] = ahead
     requests[BLOCKS, slot] = blocks_of(

@@ -87,7 +87,7 @@ def decode_steps(
     n, context, planned = counts[N_COHORT], counts[COHORT_CONTEXT], counts[COHORT_AHEAD]
     while counts[COHORT_STEPS] + 1 < counts[COHORT_END]:
         end_ms = now_ms + slowdown * step_ms(compiled, 0, n, context, 0.0)
-        if end_ms >= horizon_ms or not take_cohort_blocks(engine, planned):
+        if end_ms >= horizon_ms or not take_cohort_blocks(engine, planned, 0):
             break
         counts[EXTRAPOLATED] += extrapolates(compiled, 0, n, context, 0.0)
         now_ms = end_ms

@@ -51,9 +51,6 @@ from chimera_train.predict.engine_arrays import (
     CHUNKED,
     COHORT_AHEAD,
     COHORT_CHUNK,
-    COHORT_CONTEXT,
-    COHORT_END,
-    COHORT_STEPS,
     COMPUTED,
     ENDS,
     FIRST_TOKEN,
@@ -146,7 +143,7 @@ def plan_step(engine: EngineArrays, row: int, start_ms: float) -> None:
     budget, preempted = _schedule_running(engine, row)
     if not preempted:
         _admit_waiting(engine, row, budget, start_ms)
-    _set_features(engine, row)
+    _add_features(engine, row)
 
 
 @in_place
@@ -219,16 +216,15 @@ def ends(computed: int, tokens: int, chunk: int, last: int) -> bool:
 
 
 @in_place
-def _set_features(engine: EngineArrays, row: int) -> None:
-    """Make ``step`` or ``ahead`` what the running requests' chunks add up to."""
-    requests, counts = engine.requests, engine.counts
-    n = counts[N_COHORT]
-    prefill, decode, context, attention, ending = 0, n, 0, 0, 0
-    if n > 0:
-        planned = counts[COHORT_CHUNK] if row == AHEAD else 0
-        context = counts[COHORT_CONTEXT] + n * planned
-        ending += counts[COHORT_STEPS] + planned + 1 == counts[COHORT_END]
-    for slot in engine.queues[RUNNING, n : counts[N_RUNNING]]:
+def _add_features(engine: EngineArrays, row: int) -> None:
+    """Add what the running requests behind the cohort do to the features of what it does."""
+    requests, n = engine.requests, engine.counts[N_COHORT]
+    features = engine.ahead if row == AHEAD else engine.step
+    if n == 0:
+        for feature in range(features.size):
+            features[feature] = 0.0
+    prefill, decode, context, attention, ending = 0, 0, 0, 0, 0
+    for slot in engine.queues[RUNNING, n : engine.counts[N_RUNNING]]:
         chunk = requests[row, slot]
         if chunk == 0:
             continue
@@ -245,9 +241,11 @@ def _set_features(engine: EngineArrays, row: int) -> None:
         else:
             prefill += chunk
             attention += chunk * computed + chunk * (chunk + 1) // 2
-    features = engine.ahead if row == AHEAD else engine.step
-    features[0], features[1], features[2], features[3] = prefill, decode, context, attention
-    features[ENDS] = ending
+    features[0] += prefill
+    features[1] += decode
+    features[2] += context
+    features[3] += attention
+    features[ENDS] += ending
 
 
 @in_place
@@ -259,7 +257,9 @@ def _schedule_running(engine: EngineArrays, row: int) -> tuple[int, bool]:
     """
     limits, requests, counts = engine.limits, engine.requests, engine.counts
     running = engine.queues[RUNNING]
-    budget = limits[MAX_TOKENS] - counts[N_COHORT]
+    budget = limits[MAX_TOKENS]
+    if counts[N_COHORT] > 0:
+        budget -= int((engine.ahead if row == AHEAD else engine.step)[1])
     preempted = False
     position = counts[N_COHORT]
     while position < counts[N_RUNNING] and budget > 0:

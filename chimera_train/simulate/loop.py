@@ -293,7 +293,7 @@ def _admit(sim: Sim, program: int, now_ms: float) -> int:
     return engine
 
 
-@in_place_inlined
+@in_place_inner
 def _place(sim: Sim, program: int, now_ms: float) -> int:
     """Let the scheduler choose an engine for a program's request that has none; that engine.
 
@@ -440,7 +440,7 @@ def _continue(sim: Sim, program: int, now_ms: float) -> None:
     _follow(sim, now_ms)
 
 
-@in_place_inner
+@in_place_inlined
 def _follow(sim: Sim, now_ms: float) -> None:
     """A program has ended: let the next one that waits for that arrive when it has been thought."""
     successor = sim.log.successor[0]
@@ -452,6 +452,12 @@ def _follow(sim: Sim, now_ms: float) -> None:
 @in_place_inlined
 def _send(sim: Sim, engine: int) -> None:
     """Send the engine what the scheduler has for it."""
+    if sim.state.queue_length[engine] > 0:
+        _send_waiting(sim, engine)
+
+
+@in_place_inner
+def _send_waiting(sim: Sim, engine: int) -> None:
     programs, pool, log = sim.programs, sim.pool, sim.log
     requests, times = pool.arrays.requests[engine], pool.arrays.times[engine]
     while True:
@@ -481,7 +487,7 @@ def _send(sim: Sim, engine: int) -> None:
         enqueue(requests, pool.arrays.queues[engine], pool.arrays.counts[engine], slot)
 
 
-@in_place_inlined
+@in_place_inner
 def _begin_step(sim: Sim, engine: int, now_ms: float, horizon_ms: float) -> None:
     """Run the engine up to the horizon, or to a step that finishes a request."""
     clocks.become_busy(sim.clock, engine, now_ms)
