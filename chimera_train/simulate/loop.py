@@ -230,7 +230,7 @@ def _happen(sim: Sim, number: int) -> None:
 
 @in_place_inner
 def _take_down(sim: Sim, engine: int, now_ms: float) -> None:
-    """The engine forgets everything, and others get its requests.
+    """The engine forgets everything, and its requests arrive once more.
 
     As in the gateway, but for a client that has been sent a part of the answer: that one gets an
     error there, and is taken to ask again at once here.
@@ -250,58 +250,51 @@ def _take_down(sim: Sim, engine: int, now_ms: float) -> None:
         if is_there and log.current[program] == row:
             core.complete(state, program)
             log.restarts[row] += 1
-            # What others are sent in this moment can join the step after the one that begins now.
-            _serve(sim, _place(sim, program, now_ms), now_ms, now_ms)
+            heap.push(sim.later, now_ms, program)
 
 
 @in_place_inlined
 def _arrive(sim: Sim, program: int, now_ms: float, timed_ms: float) -> None:
     """A program's next request arrives; the next thing that has a time happens at ``timed_ms``."""
     engine = _admit(sim, program, now_ms)
-    if engine != NOWHERE:
-        _serve(sim, engine, now_ms, min(timed_ms, sim.later.ms[0]))
-
-
-@in_place_inlined
-def _serve(sim: Sim, engine: int, now_ms: float, horizon_ms: float) -> None:
-    """Send the engine what it has room for, and let it begin if it is idle."""
+    if engine == NOWHERE:
+        return
     _send(sim, engine)
     if sim.clock.end_ms[engine] == np.inf:
-        _begin_step(sim, engine, now_ms, horizon_ms)
+        _begin_step(sim, engine, now_ms, min(timed_ms, sim.later.ms[0]))
 
 
-@in_place_inlined
+@in_place_inner
 def _admit(sim: Sim, program: int, now_ms: float) -> int:
-    """Let the scheduler choose an engine for a program's next request.
+    """Let the scheduler choose an engine for a program's next request, or the one that lost its.
 
     Returns:
         That engine; NOWHERE if it refuses the program, which has ended then.
     """
     log = sim.log
     row, before = log.n[0], log.current[program]
-    log.current[program] = row
-    log.program[row] = program
-    log.stage_index[row] = 0 if before < 0 else log.stage_index[before] + 1
-    log.arrival_ms[row] = now_ms
-    engine = _place(sim, program, now_ms)
+    if before >= 0 and np.isnan(log.end_ms[before]):
+        row = before
+    else:
+        log.program[row] = program
+        log.stage_index[row] = 0 if before < 0 else log.stage_index[before] + 1
+        log.arrival_ms[row] = now_ms
+    engine = _choose(sim, program, row, now_ms)
     if engine == NOWHERE:
-        log.current[program] = -1
         log.refused_ms[program] = now_ms
         _follow(sim, now_ms)
-    else:
-        log.n[0] += 1
+        return NOWHERE
+    log.current[program] = row
+    log.n[0] = max(log.n[0], row + 1)
     return engine
 
 
-@in_place_inner
-def _place(sim: Sim, program: int, now_ms: float) -> int:
-    """Let the scheduler choose an engine for a program's request that has none; that engine.
-
-    NOWHERE if it refuses a program that has not been served before.
-    """
+@in_place_inlined
+def _choose(sim: Sim, program: int, row: int, now_ms: float) -> int:
+    """The engine of the request in ``row``; NOWHERE if a program that is new is refused."""
     programs, log, scratch = sim.programs, sim.log, sim.scratch
     is_free = sim.state.program_engine[program] == NOWHERE
-    question, row = programs.question[program], log.current[program]
+    question = programs.question[program]
     stage = programs.first_stage[log.trajectory[program]] + log.stage_index[row]
     for engine in range(sim.state.up.size):
         if not sim.state.up[engine]:

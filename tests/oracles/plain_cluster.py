@@ -139,6 +139,7 @@ class PlainCluster:
             policy,
         )
         self.requests = []
+        self.lost = {}  # row of the request of a program whose engine went down
         self.trajectory, self.number = {}, {}  # of each program; how many requests it had before
         # (time, whether something begins, place in the list, what is done)
         self.happenings = sorted(
@@ -168,7 +169,10 @@ class PlainCluster:
             else:
                 event = min(self.events)
                 self.events.remove(event)
-                self.serve(self.admit(event[-1], event[0]), event[0])
+                number = self.admit(event[-1], event[0])
+                self.send(number)
+                if not self.engines[number].under_way:
+                    self.engines[number].begin(event[0], self.requests)
 
     def changes(self, spell):
         until_ms = 1000 * spell.at_s + 1000 * (math.inf if spell.for_s is None else spell.for_s)
@@ -195,12 +199,8 @@ class PlainCluster:
             request["restarts"] += 1
             request.pop("start_ms", None)
             request.pop("first_token_ms", None)
-            self.serve(self.place(row, now_ms), now_ms)
-
-    def serve(self, number, now_ms):
-        self.send(number)
-        if not self.engines[number].under_way:
-            self.engines[number].begin(now_ms, self.requests)
+            self.lost[request["program"]] = row
+            self.push(now_ms, request["program"])
 
     def end_step(self, number, now_ms):
         engine = self.engines[number]
@@ -222,6 +222,8 @@ class PlainCluster:
                 engine.rest(now_ms)
 
     def admit(self, program, now_ms):
+        if program in self.lost:
+            return self.place(self.lost.pop(program), now_ms)
         self.number[program] = self.number.get(program, -1) + 1
         self.requests.append({"program": program, "arrival_ms": now_ms, "restarts": 0})
         return self.place(len(self.requests) - 1, now_ms)
