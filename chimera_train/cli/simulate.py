@@ -127,7 +127,7 @@ def _report(output: Output, result: "SweepResult", files: list[Path]) -> None:
     columns = ["policy", "rate/s", "C ms/token", "S", "latency ms", "p95 ms", "TTFT ms", "queue ms"]
     figures = ["latency_per_token_ms", "score", "latency_ms", "latency_p95_ms", "ttft_ms"]
     rows: list[list[Any]] = [
-        [policy_label(cell["policy"]), cell["rate_per_s"]]
+        [policy_label(cell["policy"], cell["predictors"]), cell["rate_per_s"]]
         + [cell[figure] for figure in [*figures, "queue_ms"]]
         for cell in result.cells
     ]
@@ -154,7 +154,7 @@ def _frontier_report(result: "SweepResult") -> list[Any]:
 
     rows = [
         [
-            policy_label(entry["policy"]),
+            policy_label(entry["policy"], entry["predictors"]),
             entry["rate_per_s"],
             policy_label(result.cells[against["baseline"]]["policy"]),
             _with_interval(against, "speed_up"),

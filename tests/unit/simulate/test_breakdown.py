@@ -20,6 +20,7 @@ def runs(*cells):
             {
                 "cell": number,
                 "pool": "pool.yaml",
+                "predictors": "plain",
                 "rate_per_s": rate_per_s,
                 "policy": json.dumps({"kind": kind, "order": order}),
                 "seed": seed,
