@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from chimera_train.simulate.frontier import BASELINES
 from chimera_train.simulate.metrics import t_interval
 from chimera_train.simulate.settings import PLAIN
 
@@ -57,11 +58,13 @@ def over_rates(runs: pd.DataFrame, figure: str) -> list[dict[str, Any]]:
     Returns:
         One entry for each pool, set of predictors and policy that ran at several rates: ``pool``,
         ``predictors``, ``policy``, ``figure``, ``cells``, ``rates_per_s`` (ascending), ``values``,
-        ``auc`` and ``ci`` of these two. ``auc`` is the area below the straight lines through the
-        values, by the width of the range of rates: a mean over rates.
+        ``auc`` and ``ci`` of these two, and ``against``, one entry for each other policy of a kind
+        in ``frontier.BASELINES``: ``baseline`` (its settings), ``auc_gain`` (within seeds) and
+        ``ci``. ``auc`` is the area below the straight lines through the values, by the width of
+        the range of rates: a mean over rates.
     """
     known = runs.dropna(subset=["rate_per_s", figure]).astype({"rate_per_s": float})
-    result = []
+    result, areas_of = [], []
     for (pool, predictors, policy), rows in known.groupby(
         ["pool", "predictors", "policy"], sort=False
     ):
@@ -87,7 +90,28 @@ def over_rates(runs: pd.DataFrame, figure: str) -> list[dict[str, Any]]:
                 },
             }
         )
+        areas_of.append(areas)
+    for curve, areas in zip(result, areas_of, strict=True):
+        curve["against"] = [
+            {
+                "baseline": other["policy"],
+                "auc_gain": float((areas - its_areas).mean()),
+                "ci": {"auc_gain": t_interval((areas - its_areas).tolist())},
+            }
+            for other, its_areas in zip(result, areas_of, strict=True)
+            if _is_baseline_of(other, curve)
+        ]
     return result
+
+
+def _is_baseline_of(other: dict[str, Any], curve: dict[str, Any]) -> bool:
+    return (
+        other is not curve
+        and other["pool"] == curve["pool"]
+        and other["rates_per_s"] == curve["rates_per_s"]
+        and other["predictors"] == PLAIN
+        and other["policy"]["kind"] in BASELINES
+    )
 
 
 def ablations(runs: pd.DataFrame) -> list[dict[str, Any]]:

@@ -241,7 +241,7 @@ def _estimate(sim: Sim, engine: int, stage: int, now_ms: float) -> None:
     of the moment. An engine that requests wait for here begins it nobody knows when.
     """
     programs, pool, views = sim.programs, sim.pool, sim.scratch.views
-    if sim.state.queue_length[engine] > 0 and sim.policy.estimate != ALONE:
+    if sim.policy.estimate != ALONE and not core.sends_at_once(sim.state, engine):
         views.ttft_ms[engine] = views.completion_ms[engine] = np.inf
         return
     scratch, arrays = sim.scratch.engine, _engine(pool, engine)

@@ -367,6 +367,20 @@ def test_what_is_late_is_served_behind_what_is_not(step_time):
     assert ends == {"best_effort": [90, 200, 110], "least_late": [90, 180, 200]}
 
 
+def test_places_are_kept_for_those_that_can_begin_in_time(step_time):
+    # Two places. The second program, with its long prompt, can only be late; the third, in time.
+    workload = make_workload([[[(1, 9)]], [[(100, 2), (1, 2)]], [[(1, 2)]]])
+    models = {"e": step_time(terms={"const": 10.0, "prefill_tokens": 1.0}, max_batch_size=2)}
+    starts = {}
+    for reserve in (0.0, 0.5):
+        policy = Sfs(ttft_target_ms=25.0, reserve=reserve)
+        simulation = simulate_once(
+            make_pool("e"), models, workload, policy, in_turn(workload, [0, 2, 30])
+        )
+        requests = simulation.requests.sort_values(["program", "stage_index"])
+        starts[reserve] = (requests["arrival_ms"] + requests["queue_ms"]).tolist()
+
+
 def test_utility_weighs_what_an_answer_costs(step_time):
     workload = make_workload(
         [[[(100, 10)], [(100, 10)]]], models=("s", "l"), confidence=[[0.5, 0.6]]
