@@ -236,7 +236,7 @@ class Sfs(_InTime):
     kind: Literal["sfs"] = "sfs"
     latency_weight_per_s: float = Field(default=0.0, ge=0)
     overload: Overload = "best_effort"
-    reserve: float = Field(default=0.25, ge=0, lt=1)
+    reserve: float = Field(default=0.125, ge=0, lt=1)
 
     def _rule(self) -> dict[str, Any]:
         return {

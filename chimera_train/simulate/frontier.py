@@ -43,6 +43,7 @@ _WORDS = {
     "upgrade": "{}",
     "ttft_target_ms": "≤{} ms",
     "overload": "{}",
+    "reserve": "reserve {}",
     "latency_weight_per_s": "δ={}",
     "cost_weight": "λ={}",
     "aging": "aging {}",

@@ -41,9 +41,11 @@ def test_the_most_useful_that_begins_in_time(engines, target, cost_weight, laten
     q, cost, ttft_ms, up = (np.array(column) for column in zip(*engines, strict=True))
     chosen = most_useful(q, cost, ttft_ms, up, target, cost_weight, latency_weight)
     utility = q - cost_weight * cost
+    limit = target
     if latency_weight:
         utility = utility - latency_weight * ttft_ms
-    can = [i for i in range(len(engines)) if up[i] and ttft_ms[i] <= target]
+        limit = min(target, np.finfo(np.float64).max)
+    can = [i for i in range(len(engines)) if up[i] and ttft_ms[i] <= limit]
     assert chosen == (min(can, key=lambda i: (-utility[i], ttft_ms[i], i)) if can else -1)
 
 
