@@ -23,8 +23,8 @@ def most_useful(
     """Of the engines whose estimated TTFT is within the target, that of the greatest utility.
 
     Utility is U = q − λ·cost, less δ·TTFT where latency has a weight (the relaxation of the
-    constraint), which leaves out engines that begin nobody knows when. Of equals the one that begins sooner, then the first in pool order. The arrays have
-    shape (n_engines,).
+    constraint), which leaves out engines that begin nobody knows when. Of equals the one that
+    begins sooner, then the first in pool order. The arrays have shape (n_engines,).
 
     Returns:
         -1 if there is no such engine.
