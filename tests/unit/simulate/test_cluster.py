@@ -374,11 +374,17 @@ def test_places_are_kept_for_those_that_can_begin_in_time(step_time):
     starts = {}
     for reserve in (0.0, 0.5):
         policy = Sfs(ttft_target_ms=25.0, reserve=reserve)
-        simulation = simulate_once(
+        requests = simulate_once(
             make_pool("e"), models, workload, policy, in_turn(workload, [0, 2, 30])
-        )
-        requests = simulation.requests.sort_values(["program", "stage_index"])
+        ).requests
+        requests = requests.sort_values(["program", "stage_index"])
         starts[reserve] = (requests["arrival_ms"] + requests["queue_ms"]).tolist()
+    # The third is sent at once, and begins with the step after the one that ends at 31. The first
+    # ends at 92: now the second finds both places free, and is behind with its next stage too.
+    assert starts[0.5] == [0, 92, 212, 31]
+    # Without a reserve the second is sent at once, and its prompt makes the third late as well.
+    assert starts[0.0][1] == 11
+    assert starts[0.0][3] > 30 + 25
 
 
 def test_utility_weighs_what_an_answer_costs(step_time):
