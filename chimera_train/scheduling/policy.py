@@ -226,7 +226,9 @@ class Sfs(_InTime):
     """The greatest utility among engines that, as they are loaded, begin in time (SFS §5).
 
     Attributes:
-        latency_weight_per_s: δ, utility that a second of TTFT costs; the relaxation of the target.
+        latency_weight_per_s: δ, utility that a second of TTFT costs; with an infinite target it is
+            the relaxation. 0, as published with a target, fills the most useful engine up to the
+            target, which later arrivals then exceed.
         overload: what is done if no engine begins in time: ``least_late``, as published, takes the
             one that begins first; ``shortest_queue`` that of the fewest requests; ``best_effort``
             does too, and serves the program behind those that can be in time.
@@ -234,7 +236,7 @@ class Sfs(_InTime):
     """
 
     kind: Literal["sfs"] = "sfs"
-    latency_weight_per_s: float = Field(default=0.0, ge=0)
+    latency_weight_per_s: float = Field(default=3.0, ge=0)
     overload: Overload = "best_effort"
     reserve: float = Field(default=0.125, ge=0, lt=1)
 

@@ -192,10 +192,9 @@ def label(policy: Mapping[str, Any]) -> str:
     """A policy with the settings that the sweeps vary."""
     varied = [policy[name] for name in ("kind", "order", "load") if name in policy]
     varied += [f"{name}={policy[name]}" for name in ("tau", "delta_s") if name in policy]
-    if policy.get("latency_weight_per_s"):
-        varied.append(f"delta={policy['latency_weight_per_s']}")
-    elif "overload" in policy:
-        varied.append(policy["overload"])
+    if "overload" in policy:
+        varied += [policy["overload"], f"delta={policy['latency_weight_per_s']}"]
+        varied += ["no target"] if policy["ttft_target_ms"] == "inf" else []
     if policy["order"] != "fcfs":
         varied.append(f"aging={policy['aging']}")
     return " ".join(map(str, varied))

@@ -76,7 +76,7 @@ def test_the_mean_over_rates_is_compared_with_baselines(tmp_path):
         }  # fmt: skip
 
     cells = [of("shortest_queue", 0.4, 1.0), of("shortest_queue", 0.2, 2.5)]
-    late = {"overload": "least_late", "latency_weight_per_s": 0.0}
+    late = {"overload": "least_late", "latency_weight_per_s": 0.0, "ttft_target_ms": "inf"}
     cells += [of("sfs", 0.5, 1.0, **late), of("sfs", 0.3, 2.5, **late)]
     gain = {"baseline": cells[0]["policy"], "auc_gain": 0.1, "ci": {"auc_gain": [0.05, 0.15]}}
     curves = [curve(0, cells[0]["policy"], 0.25, []), curve(2, cells[2]["policy"], 0.35, [gain])]
@@ -84,7 +84,7 @@ def test_the_mean_over_rates_is_compared_with_baselines(tmp_path):
     (tmp_path / "cells.json").write_text(json.dumps(document))
     lines = list(table.report(tmp_path))
     assert "| on time | 1/s | 2.5/s |" in lines[0]
-    assert "| sfs fcfs least_late | 0.500 ± 0.000 | 0.300 ± 0.000 |" in lines
+    assert "| sfs fcfs least_late delta=0.0 no target | 0.500 ± 0.000 | 0.300 ± 0.000 |" in lines
     assert lines[-1].endswith("| 0.350 ± 0.100 |  | +40 % [+20, +60] |")
 
 
