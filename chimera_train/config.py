@@ -85,9 +85,23 @@ def _read(path: Path) -> str:
         raise ConfigError(f"{path} cannot be read: {error}.") from error
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key that is given twice is a mistake, and not the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"'{key.value}' is given twice", key.start_mark
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _parse(path: Path, text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return _Loader(text).get_single_data()
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{path}:{line}: not valid YAML: {error.problem}.") from error

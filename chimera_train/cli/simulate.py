@@ -131,7 +131,8 @@ def _report(output: Output, result: "SweepResult", files: list[Path]) -> None:
         columns += ["restarts"]
         figures += ["restarts"]
     rows: list[list[Any]] = [
-        [policy_label(cell["policy"]), cell["rate_per_s"], *(cell[figure] for figure in figures)]
+        [policy_label(cell["policy"], cell["predictors"]), cell["rate_per_s"]]
+        + [cell[figure] for figure in figures]
         for cell in result.cells
     ]
     output.result(
@@ -157,7 +158,7 @@ def _frontier_report(result: "SweepResult") -> list[Any]:
 
     rows = [
         [
-            policy_label(entry["policy"]),
+            policy_label(entry["policy"], entry["predictors"]),
             entry["rate_per_s"],
             policy_label(result.cells[against["baseline"]]["policy"]),
             _with_interval(against, "speed_up"),

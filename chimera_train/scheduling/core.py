@@ -33,6 +33,7 @@ __all__ = [
     "on_program_end",
     "on_tokens",
     "pop",
+    "sends_at_once",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -53,9 +54,6 @@ _KNOWN, _IN_TURN, _SHORTEST, _FASTEST, _UPGRADE, _MOST_USEFUL, _LATE, _SHED = ra
 
 NOBODY = -1
 """What ``pop`` returns if no request is to be sent."""
-
-# Added to the key of what is served behind everything else; no program has so many tokens.
-_BEHIND = 1 << 30
 
 
 class Views(NamedTuple):
@@ -107,10 +105,11 @@ def admit(
         if engine == NOWHERE:
             return NOWHERE, reason, 0
         state.last[0] = engine
+        state.program_behind[program] = reason == _LATE and policy.overload == BEST_EFFORT
     remaining = int(np.rint(views.remaining_tokens[engine]))
     key = int(np.rint(views.order_by[engine]))
-    if reason == _LATE and policy.overload == BEST_EFFORT:
-        key += _BEHIND
+    if state.program_behind[program]:
+        key += queueing.BEHIND
     monitor.place(state, program, engine, remaining)
     queueing.add(state, engine, request, key)
     state.request_program[request] = program
@@ -122,13 +121,25 @@ def admit(
 @in_place
 def pop(state: SchedulerState, policy: CompiledPolicy, engine: int) -> int:
     """The request to send to ``engine`` now; NOBODY if its window is full or nobody waits."""
-    is_full = state.outstanding[engine] >= state.window[engine]
-    if is_full or state.queue_length[engine] == 0:
+    room = state.window[engine] - state.outstanding[engine]
+    if room <= 0 or state.queue_length[engine] == 0:
+        return NOBODY
+    if (
+        policy.overload == BEST_EFFORT
+        and room <= policy.reserve * state.window[engine]
+        and queueing.only_behind(state, engine)
+    ):
         return NOBODY
     request = queueing.pop(state, engine, policy.aging)
     state.outstanding[engine] += 1
     state.request_status[request] = RUNNING
     return request
+
+
+@in_place
+def sends_at_once(state: SchedulerState, engine: int) -> bool:
+    """Whether a request that is queued for ``engine`` now, not behind, is sent at once."""
+    return state.outstanding[engine] < state.window[engine] and queueing.only_behind(state, engine)
 
 
 @in_place

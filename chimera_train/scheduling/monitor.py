@@ -39,6 +39,7 @@ def forget(state: SchedulerState, program: int) -> None:
     """The program has ended."""
     _drop(state, program)
     state.program_engine[program] = NOWHERE
+    state.program_behind[program] = False
 
 
 @in_place

@@ -72,6 +72,7 @@ class CompiledPolicy(NamedTuple):
         cost_weight: λ.
         latency_weight_per_ms: δ.
         overload: what is done if no engine begins in time.
+        reserve: as in the settings of ``Sfs``.
     """
 
     kind: int
@@ -85,6 +86,7 @@ class CompiledPolicy(NamedTuple):
     cost_weight: float = 0.0
     latency_weight_per_ms: float = 0.0
     overload: int = LEAST_LATE
+    reserve: float = 0.0
 
 
 class _Queueing(Settings):
@@ -95,13 +97,14 @@ class _Queueing(Settings):
             really to come; ``sjf``, shortest job first: fewest predicted tokens of this stage;
             ``ltr``, by a learned rank of that; or ``mlfq`` (``simulate.mlfq``).
         aging: a request that this many later ones have overtaken is promoted: it goes before
-            every request that is not, first come first served among the promoted.
+            every request that is not, first come first served among the promoted. The default is
+            from docs/adr/0006.
         window: at most this many requests are outstanding at an engine, the rest wait in our
             queue; null is the engine's ``max_batch_size``, and under ``mlfq`` no limit.
     """
 
     order: Order = "fcfs"
-    aging: int = Field(default=16, ge=0)
+    aging: int = Field(default=64, ge=0)
     window: int | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
@@ -176,8 +179,9 @@ class Chimera(_Predicting):
         tau: τ, the slack: engines of load up to (1 + τ) times the least may be chosen; ``inf``
             leaves the load out of account.
         delta_s: Δs, how much more confident a slower engine must be.
-        load: ``inflight``, as published; ``inflight+self``, which adds the program's own predicted
-            work to every engine's load, so that an idle pool is not a tie; or ``sfs``, the time to
+        load: ``inflight``, as published, with which all idle engines are equally fast, so that the
+            most confident of them is chosen; ``inflight+self``, which adds the program's own
+            predicted work to every engine's load; or ``sfs``, the time to
             completion that the engine's rules and state give (simulated only).
         upgrade: ``margin`` walks the engines in order of load and raises the bar with every move;
             ``argmax`` takes the most confident of those that beat the fastest by Δs.
@@ -187,7 +191,7 @@ class Chimera(_Predicting):
     order: Order = "stjf"
     tau: _Extended = Field(default=0.5, ge=0)
     delta_s: _Extended = Field(default=0.05, ge=0)
-    load: Literal["inflight", "inflight+self", "sfs"] = "inflight+self"
+    load: Literal["inflight", "inflight+self", "sfs"] = "inflight"
     upgrade: Literal["margin", "argmax"] = "margin"
 
     def _rule(self) -> dict[str, Any]:
@@ -247,16 +251,20 @@ class Sfs(_InTime):
     """The greatest utility among engines that, as they are loaded, begin in time (SFS §5).
 
     Attributes:
-        latency_weight_per_s: δ, utility that a second of TTFT costs; the relaxation of the target.
+        latency_weight_per_s: δ, utility that a second of TTFT costs; with an infinite target it is
+            the relaxation. 0, as published with a target, fills the most useful engine up to the
+            target, which later arrivals then exceed.
         overload: what is done if no engine begins in time: ``least_late``, as published, takes the
             one that begins first; ``shortest_queue`` that of the fewest requests; ``best_effort``
-            does too, and serves the request behind those that can be in time; ``shed`` refuses the
+            does too, and serves the program behind those that can be in time; ``shed`` refuses the
             program.
+        reserve: share of an engine's window that ``best_effort`` keeps for those.
     """
 
     kind: Literal["sfs"] = "sfs"
-    latency_weight_per_s: float = Field(default=0.0, ge=0)
+    latency_weight_per_s: float = Field(default=3.0, ge=0)
     overload: Overload = "best_effort"
+    reserve: float = Field(default=0.125, ge=0, lt=1)
 
     def _rule(self) -> dict[str, Any]:
         return {
@@ -264,6 +272,7 @@ class Sfs(_InTime):
             "estimate": LIVE,
             "latency_weight_per_ms": self.latency_weight_per_s / 1000,
             "overload": get_args(Overload).index(self.overload),
+            "reserve": self.reserve,
         }
 
 

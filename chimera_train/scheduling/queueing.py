@@ -6,7 +6,10 @@ Queues are not ordered: every pop is one scan, which is cheap for as many reques
 from chimera_train.compiled import in_place
 from chimera_train.scheduling.state import SchedulerState
 
-__all__ = ["add", "pop", "remove"]
+__all__ = ["BEHIND", "add", "only_behind", "pop", "remove"]
+
+BEHIND = 1 << 30
+"""Added to the key of what is served behind everything else; no program has so many tokens."""
 
 
 @in_place
@@ -26,7 +29,8 @@ def pop(state: SchedulerState, engine: int, aging: int) -> int:
 
     The earliest of those that ``aging`` later arrivals have overtaken; if there is none, the least
     key, and the earliest among equals. Since a promoted request yields only to earlier ones, nobody
-    is overtaken more than ``aging`` times.
+    is overtaken more than ``aging`` times. Requests behind (``BEHIND``) are a queue of their own,
+    which is served while the other is empty.
     """
     queue = state.queue[engine, : state.queue_length[engine]]
     best = 0
@@ -35,10 +39,20 @@ def pop(state: SchedulerState, engine: int, aging: int) -> int:
             best = position
     request = queue[best]
     _delete(state, engine, best)
-    arrival = state.request_arrival[request]
+    arrival, is_behind = state.request_arrival[request], state.request_key[request] >= BEHIND
     for other in state.queue[engine, : state.queue_length[engine]]:
-        state.request_overtaken[other] += state.request_arrival[other] < arrival
+        if (state.request_key[other] >= BEHIND) == is_behind:
+            state.request_overtaken[other] += state.request_arrival[other] < arrival
     return request
+
+
+@in_place
+def only_behind(state: SchedulerState, engine: int) -> bool:
+    """Whether nobody waits for ``engine`` but behind."""
+    for request in state.queue[engine, : state.queue_length[engine]]:
+        if state.request_key[request] < BEHIND:
+            return False
+    return True
 
 
 @in_place
@@ -52,6 +66,8 @@ def remove(state: SchedulerState, engine: int, request: int) -> None:
 
 @in_place
 def _goes_before(state: SchedulerState, a: int, b: int, aging: int) -> bool:
+    if (state.request_key[a] >= BEHIND) != (state.request_key[b] >= BEHIND):
+        return state.request_key[a] < BEHIND
     a_promoted = state.request_overtaken[a] >= aging
     b_promoted = state.request_overtaken[b] >= aging
     if a_promoted != b_promoted:

@@ -23,15 +23,17 @@ def most_useful(
     """Of the engines whose estimated TTFT is within the target, that of the greatest utility.
 
     Utility is U = q − λ·cost, less δ·TTFT where latency has a weight (the relaxation of the
-    constraint). Of equals the one that begins sooner, then the first in pool order. The arrays have
-    shape (n_engines,).
+    constraint), which leaves out engines that begin nobody knows when. Of equals the one that
+    begins sooner, then the first in pool order. The arrays have shape (n_engines,).
 
     Returns:
-        -1 if no engine that is up can begin in time.
+        -1 if there is no such engine.
     """
     chosen, best = -1, 0.0
     for engine in range(up.size):
         if not up[engine] or not ttft_ms[engine] <= ttft_target_ms:
+            continue
+        if latency_weight_per_ms > 0 and np.isinf(ttft_ms[engine]):
             continue
         utility = confidence[engine] - cost_weight * cost[engine]
         if latency_weight_per_ms > 0:

@@ -5,7 +5,7 @@ simulator by counting. A slot that was given back can be used again.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,7 @@ class SchedulerState(NamedTuple):
         arrivals: requests queued so far, shape (1,).
         program_engine: engine of a program or NOWHERE, shape (program slots,).
         program_remaining: its predicted tokens still to come, shape (program slots,).
+        program_behind: whether its requests are served behind all others, bool, (program slots,).
         request_program, request_engine, request_status: shape (request slots,).
         request_key: what a queue is ordered by, the least first, shape (request slots,).
         request_arrival: number in the order of arrival at the queues, shape (request slots,).
@@ -62,6 +63,7 @@ class SchedulerState(NamedTuple):
     arrivals: Ints
     program_engine: Ints
     program_remaining: Ints
+    program_behind: npt.NDArray[np.bool_]
     request_program: Ints
     request_engine: Ints
     request_status: Ints
@@ -87,6 +89,7 @@ def empty_state(
         arrivals=np.zeros(1, dtype=np.int64),
         program_engine=np.full(programs, NOWHERE, dtype=np.int64),
         program_remaining=np.zeros(programs, dtype=np.int64),
+        program_behind=np.zeros(programs, dtype=np.bool_),
         request_program=np.zeros(requests, dtype=np.int64),
         request_engine=np.zeros(requests, dtype=np.int64),
         request_status=np.zeros(requests, dtype=np.int64),
@@ -103,6 +106,7 @@ def with_program_slots(state: SchedulerState, n: int) -> SchedulerState:
     return state._replace(
         program_engine=_longer(state.program_engine, n, NOWHERE),
         program_remaining=_longer(state.program_remaining, n),
+        program_behind=_longer(state.program_behind, n),
     )
 
 
@@ -119,7 +123,7 @@ def with_request_slots(state: SchedulerState, n: int) -> SchedulerState:
     )
 
 
-def _longer(array: Ints, n: int, fill: int = 0) -> Ints:
+def _longer(array: npt.NDArray[Any], n: int, fill: int = 0) -> npt.NDArray[Any]:
     longer = np.full((*array.shape[:-1], n), fill, dtype=array.dtype)
     longer[..., : array.shape[-1]] = array
     return longer

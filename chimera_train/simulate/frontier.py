@@ -1,7 +1,8 @@
 """Each policy's frontier of latency and score, against each baseline.
 
 C is the latency per output token (least is best), S the score (most is best). Cells that differ in
-τ alone are the points of one policy's frontier; a baseline is a point. Under one seed all of them
+τ alone are the points of one policy's frontier; a baseline, with the sweep's own predictors, is a
+point. Under one seed all of them
 served the same programs at the same times, so what is compared are differences within seeds: they
 vary less than the figures themselves, and the intervals are those of the differences.
 
@@ -28,6 +29,7 @@ import pandas as pd
 
 from chimera_train.scheduling.policy import PolicySettings
 from chimera_train.simulate.metrics import t_interval
+from chimera_train.simulate.settings import PLAIN
 
 __all__ = ["BASELINES", "compare", "hypervolume", "policy_label"]
 
@@ -41,6 +43,7 @@ _WORDS = {
     "upgrade": "{}",
     "ttft_target_ms": "≤{} ms",
     "overload": "{}",
+    "reserve": "reserve {}",
     "latency_weight_per_s": "δ={}",
     "cost_weight": "λ={}",
     "aging": "aging {}",
@@ -48,16 +51,19 @@ _WORDS = {
 }
 
 
-def policy_label(policy: Mapping[str, Any]) -> str:
+def policy_label(policy: Mapping[str, Any], predictors: str = PLAIN) -> str:
     """A policy in a few words, such as ``chimera stjf inflight τ=0.5``.
 
-    Kind, order, load and τ are always named, other settings where they are not the default.
+    Kind, order, load and τ are always named, other settings where they are not the default, and
+    ``predictors`` where they are those of an ablation.
     """
     defaults = _defaults()[policy["kind"]]
     words = [policy["kind"], policy["order"]]
     for name, form in _WORDS.items():
         if name in policy and (name in ("load", "tau") or policy[name] != defaults[name]):
             words.append(form.format(policy[name]))
+    if predictors != PLAIN:
+        words.append(f"({predictors})")
     return " ".join(words)
 
 
@@ -86,16 +92,16 @@ def compare(runs: pd.DataFrame) -> list[dict[str, Any]]:
     """Every policy's frontier, on every pool and at every rate.
 
     Args:
-        runs: one row for each cell and seed: ``cell``, ``pool``, ``rate_per_s`` (may be None),
-            ``policy`` (settings as JSON), ``seed``, ``latency_per_token_ms``, ``score``; every
-            cell with the same seeds.
+        runs: one row for each cell and seed: ``cell``, ``pool``, ``predictors``, ``rate_per_s``
+            (may be None), ``policy`` (settings as JSON), ``seed``, ``latency_per_token_ms``,
+            ``score``; every cell with the same seeds.
 
     Returns:
-        One entry for each pool, rate and policy: ``pool``, ``rate_per_s``, ``policy`` (settings
-        without τ), ``cells``, ``hypervolume``, ``ci``, and ``against``, one entry for each other
-        policy of a kind in ``BASELINES``: ``baseline`` (its cell), ``hypervolume_gain``,
-        ``speed_up`` and ``points``, the cells where these two are reached (``speed_up_cell``,
-        ``points_cell``) and ``ci``. What no point reaches is None.
+        One entry for each pool, rate, set of predictors and policy: ``pool``, ``predictors``,
+        ``rate_per_s``, ``policy`` (settings without τ), ``cells``, ``hypervolume``, ``ci``, and
+        ``against``, one entry for each other policy of a kind in ``BASELINES``: ``baseline`` (its
+        cell), ``hypervolume_gain``, ``speed_up`` and ``points``, the cells where these two are
+        reached (``speed_up_cell``, ``points_cell``) and ``ci``. What no point reaches is None.
     """
     result = []
     runs = runs.astype({"rate_per_s": float})  # None becomes NaN
@@ -106,16 +112,17 @@ def compare(runs: pd.DataFrame) -> list[dict[str, Any]]:
         reference = max(found, default=1.0)
         families: dict[str, list[_Cell]] = {}
         for cell in cells:
-            families.setdefault(json.dumps(cell.family), []).append(cell)
+            families.setdefault(json.dumps([cell.predictors, cell.family]), []).append(cell)
         volumes = {name: _volumes(family, reference) for name, family in families.items()}
         baselines = {
             name: family[0]
             for name, family in families.items()
-            if family[0].family["kind"] in BASELINES
+            if family[0].family["kind"] in BASELINES and family[0].predictors == PLAIN
         }
         result += [
             {
                 "pool": pool,
+                "predictors": family[0].predictors,
                 "rate_per_s": None if np.isnan(rate_per_s) else rate_per_s,
                 "policy": family[0].family,
                 "cells": [cell.number for cell in family],
@@ -135,6 +142,7 @@ def compare(runs: pd.DataFrame) -> list[dict[str, Any]]:
 @dataclass(frozen=True, slots=True)
 class _Cell:
     number: int
+    predictors: str
     family: dict[str, Any]
     c: npt.NDArray[np.float64]  # of every seed; infinite where every program was refused
     s: npt.NDArray[np.float64]
@@ -145,6 +153,7 @@ class _Cell:
         policy = json.loads(rows["policy"].iloc[0])
         return cls(
             int(rows["cell"].iloc[0]),
+            str(rows["predictors"].iloc[0]),
             {name: value for name, value in policy.items() if name != "tau"},
             rows["latency_per_token_ms"].fillna(np.inf).to_numpy(dtype=np.float64),
             rows["score"].to_numpy(dtype=np.float64),

@@ -23,7 +23,8 @@ def plot_frontier(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
     panels: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Mapping[str, Any]]]] = {}
     colours: dict[tuple[Any, ...], str] = {}
     for cell in cells:
-        policy = tuple((name, value) for name, value in cell["policy"].items() if name != "tau")
+        rest = tuple((name, value) for name, value in cell["policy"].items() if name != "tau")
+        policy = (cell["predictors"], rest)
         panel = panels.setdefault((cell["pool"], cell["rate_per_s"]), {})
         if cell["latency_per_token_ms"] is None:  # every program was refused
             continue
@@ -40,9 +41,9 @@ def plot_frontier(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
         axes.grid(alpha=0.3)
     figure.supylabel("S: score")
     handles, labels = [], []
-    for policy, colour in colours.items():
+    for (predictors, rest), colour in colours.items():
         handles.append(Line2D([], [], color=colour, marker="o"))
-        labels.append(policy_label(dict(policy)))
+        labels.append(policy_label(dict(rest), predictors))
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small")
     write_png(figure, path)
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import joblib
 import numpy as np
@@ -35,6 +35,8 @@ from chimera_train.simulate.metrics import OnTime
 from chimera_train.simulate.outcome import Simulation
 from chimera_train.simulate.recorded import read_arrival_times
 from chimera_train.simulate.settings import (
+    PLAIN,
+    AblationSettings,
     ArrivalSettings,
     ClosedLoopSettings,
     RecordedSettings,
@@ -52,10 +54,12 @@ class Inputs:
 
     Attributes:
         path: of the pool file.
-        digest: of everything here but the path.
+        predictors: ``PLAIN``, or the name of the ablation whose predictors are used.
+        digest: of everything here but these two.
     """
 
     path: str
+    predictors: str
     pool: Pool
     models: Mapping[str, StepTimeModel]
     workload: Workload
@@ -90,13 +94,14 @@ def load_grid(settings: SweepSettings) -> list[Cell]:
             read or do not cover the pools, or an engine can never run a stage of the traces.
     """
     inputs = _load(settings)
-    policies = itertools.chain(*settings.policies)
+    policies = list(itertools.chain(*settings.policies))
     on_time = None if settings.on_time is None else OnTime(**settings.on_time.model_dump())
     return [
         Cell(of_pool, policy, rate_per_s, draw, on_time)
         for of_pool, (rate_per_s, draw), policy in itertools.product(
-            inputs, list(_draws(settings.arrivals)), list(policies)
+            inputs, list(_draws(settings.arrivals)), policies
         )
+        if of_pool.predictors == PLAIN or settings.ablations[of_pool.predictors].concerns(policy)
     ]
 
 
@@ -122,23 +127,7 @@ def _load(settings: SweepSettings) -> list[Inputs]:
     _check_names(settings, pools)
     models = {name: StepTimeModel.load(path) for name, path in settings.latency.items()}
     traces = load_traces(settings.traces)
-    policies = list(itertools.chain(*settings.policies))
-    router: OnnxRouter | Oracle | None = None
-    length: LengthPredictor | Oracle | None = None
-    if settings.router is not None and any(policy.needs_confidence for policy in policies):
-        router = ORACLE if settings.router == ORACLE else OnnxRouter.load(settings.router)
-    if settings.length is not None and any(policy.needs_lengths for policy in policies):
-        length = ORACLE if settings.length == ORACLE else LengthPredictor.load(settings.length)
-    stage_length: LengthPredictor | Oracle | None = None
-    if settings.stage_length is not None and any(p.needs_stage_lengths for p in policies):
-        stage_length = ORACLE
-        if settings.stage_length != ORACLE:
-            stage_length = LengthPredictor.load(settings.stage_length, target="stage")
-    ranker = None
-    if settings.ranker is not None and any(policy.needs_ranks for policy in policies):
-        ranker = Ranker.load(settings.ranker)
-    result = []
-    for path, pool in pools.items():
+    for pool in pools.values():
         for spec in pool.engines:
             fitted = models[spec.name].engine.model
             if fitted != spec.model:
@@ -146,23 +135,56 @@ def _load(settings: SweepSettings) -> list[Inputs]:
                     f"{settings.latency[spec.name]} was calibrated on '{fitted}', but engine"
                     f" '{spec.name}' serves '{spec.model}': calibrate that."
                 )
-        workload = workload_from_traces(
-            traces,
-            [spec.model for spec in pool.engines],
-            holdout=settings.questions == "holdout",
-            router=router,
-            length=length,
-            stage_length=stage_length,
-            ranker=ranker,
-        )
-        names = [spec.name for spec in pool.engines]
-        events = tuple(event for event in settings.events if event.engine in names)
-        result.append(_inputs(path, pool, models, workload, events))
+    result = []
+    for name in (PLAIN, *settings.ablations):
+        predictors = _predictors(settings, settings.ablations.get(name))
+        for path, pool in pools.items():
+            workload = workload_from_traces(
+                traces,
+                [spec.model for spec in pool.engines],
+                holdout=settings.questions == "holdout",
+                **predictors,
+            )
+            names = [spec.name for spec in pool.engines]
+            events = tuple(event for event in settings.events if event.engine in names)
+            result.append(_inputs(path, name, pool, models, workload, events))
     for of_pool in result:
         # Complains now of what would else stop runs after others are done: one program suffices.
         one_program = functools.partial(recorded, times_ms=[0.0])
         simulate(Cell(of_pool, RoundRobin(), None, one_program), seed=0)
     return result
+
+
+def _predictors(settings: SweepSettings, ablation: AblationSettings | None) -> dict[str, Any]:
+    """Those arguments of ``workload_from_traces`` that predict, with what ``ablation`` replaces.
+
+    None where no policy goes by it.
+    """
+    policies = list(itertools.chain(*settings.policies))
+    given_router, given_length = settings.router, settings.length
+    if ablation is not None:
+        given_router = ablation.router or given_router
+        given_length = ablation.length or given_length
+    router: OnnxRouter | Oracle | None = None
+    if given_router is not None and any(policy.needs_confidence for policy in policies):
+        router = ORACLE if given_router == ORACLE else OnnxRouter.load(given_router)
+    length = stage_length = None
+    if any(policy.needs_lengths for policy in policies):
+        length = _length_model(given_length, "remaining")
+    if any(policy.needs_stage_lengths for policy in policies):
+        stage_length = _length_model(settings.stage_length, "stage")
+    ranker = None
+    if settings.ranker is not None and any(policy.needs_ranks for policy in policies):
+        ranker = Ranker.load(settings.ranker)
+    return {"router": router, "length": length, "stage_length": stage_length, "ranker": ranker}
+
+
+def _length_model(
+    given: Literal["oracle"] | Path | None, target: Literal["remaining", "stage"]
+) -> LengthPredictor | Oracle | None:
+    if given is None or given == ORACLE:
+        return given
+    return LengthPredictor.load(given, target)
 
 
 def _check_names(settings: SweepSettings, pools: Mapping[str, Pool]) -> None:
@@ -187,6 +209,7 @@ def _check_names(settings: SweepSettings, pools: Mapping[str, Pool]) -> None:
 
 def _inputs(
     path: str,
+    predictors: str,
     pool: Pool,
     models: Mapping[str, StepTimeModel],
     workload: Workload,
@@ -199,7 +222,7 @@ def _inputs(
     }
     plain_events = [event.model_dump() for event in events]
     digest = _digest(pool.model_dump(), plain, asdict(workload), plain_events)
-    return Inputs(path, pool, of_pool, workload, events, digest)
+    return Inputs(path, predictors, pool, of_pool, workload, events, digest)
 
 
 def _draws(settings: ArrivalSettings) -> Iterator[tuple[float | None, Callable[..., Arrivals]]]:

@@ -339,10 +339,10 @@ def _estimate(sim: Sim, engine: int, stage: int, now_ms: float) -> None:
     """When a request of ``stage`` would have its first token and its last on ``engine``.
 
     Outputs are what they are predicted to be, those of other requests included; and the pace that
-    of the moment. An engine that requests wait for here begins it nobody knows when.
+    of the moment. An engine that would not be sent it at once begins it nobody knows when.
     """
     programs, pool, views = sim.programs, sim.pool, sim.scratch.views
-    if sim.state.queue_length[engine] > 0 and sim.policy.estimate != ALONE:
+    if sim.policy.estimate != ALONE and not core.sends_at_once(sim.state, engine):
         views.ttft_ms[engine] = views.completion_ms[engine] = np.inf
         return
     scratch, arrays = sim.scratch.engine, _engine(pool, engine)

@@ -9,11 +9,11 @@ import pandas as pd
 
 from chimera_train import __version__
 from chimera_train.files import atomic_path, write_json, write_text
-from chimera_train.simulate.breakdown import OVER_RATES, over_rates, queue_by_order
+from chimera_train.simulate.breakdown import OVER_RATES, ablations, over_rates, queue_by_order
 from chimera_train.simulate.frontier import policy_label
 from chimera_train.simulate.frontier_plot import plot_frontier
 from chimera_train.simulate.metrics import FIGURES
-from chimera_train.simulate.settings import SweepSettings
+from chimera_train.simulate.settings import PLAIN, SweepSettings
 from chimera_train.simulate.sweep import SweepResult
 from chimera_train.simulate.sweep_plots import plot_over_rates, plot_queue, plot_utilisation
 
@@ -28,8 +28,13 @@ def write_sweep(result: SweepResult, settings: SweepSettings, directory: Path) -
     files = [directory / name for name in names]
     write_cells(result.cells, files[0])
     _write_parquet(result.runs, files[1])
-    plot_frontier(result.cells, files[2])
+    plot_frontier([cell for cell in result.cells if cell["predictors"] == PLAIN], files[2])
     plot_utilisation(result.cells, files[3])
+    by_ablation = ablations(result.runs)
+    if by_ablation:
+        files.append(directory / "ablation.png")
+        compared = {one[name] for one in by_ablation for name in ("cell", "plain_cell")}
+        plot_frontier([result.cells[cell] for cell in sorted(compared)], files[-1])
     by_order = queue_by_order(result.runs)
     if by_order:
         files.append(directory / "queue.png")
@@ -48,6 +53,7 @@ def write_sweep(result: SweepResult, settings: SweepSettings, directory: Path) -
             "settings": settings.model_dump(mode="json"),
             "cells": result.cells,
             "frontier": result.frontier,
+            "ablations": by_ablation,
             "queue_by_order": by_order,
             "over_rates": list(itertools.chain(*rates)),
             "warnings": result.warnings,
@@ -65,7 +71,7 @@ def figures_by_cell(cells: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, f
     """The figures of every cell under a readable name, for tracking."""
     named = {}
     for number, cell in enumerate(cells):
-        name = f"{number} {policy_label(cell['policy'])}"
+        name = f"{number} {policy_label(cell['policy'], cell['predictors'])}"
         if cell["rate_per_s"] is not None:
             name += f" {cell['rate_per_s']:g} per s"
         named[name] = {f: cell[f] for f in FIGURES if cell.get(f) is not None}

@@ -11,6 +11,8 @@ from chimera_train.scheduling.policy import PolicySettings
 from chimera_train.simulate.events import EngineEvents
 
 __all__ = [
+    "PLAIN",
+    "AblationSettings",
     "ArrivalSettings",
     "ClosedLoopSettings",
     "DeterministicSettings",
@@ -22,6 +24,8 @@ __all__ = [
     "SweepSettings",
 ]
 
+PLAIN = "plain"
+"""What the predictors of a sweep itself are called beside those of its ablations."""
 
 RatesPerS = Annotated[list[Annotated[FiniteFloat, Field(gt=0)]], Field(min_length=1)]
 
@@ -162,6 +166,29 @@ class SimulationSettings(Settings):
     n_jobs: int = Field(default=1, gt=0)
 
 
+class AblationSettings(Settings):
+    """Predictors in place of the sweep's own, which stay where nothing is given.
+
+    Attributes:
+        router, length: as in ``SimulationSettings``.
+    """
+
+    router: Literal["oracle"] | Path | None = None
+    length: Literal["oracle"] | Path | None = None
+
+    @model_validator(mode="after")
+    def _replaces_something(self) -> "AblationSettings":
+        if self.router is None and self.length is None:
+            raise ValueError("an ablation replaces 'router', 'length' or both: give one")
+        return self
+
+    def concerns(self, policy: PolicySettings) -> bool:
+        """Whether ``policy`` goes by what is replaced."""
+        return (self.router is not None and policy.needs_confidence) or (
+            self.length is not None and policy.needs_lengths
+        )
+
+
 class SweepSettings(SimulationSettings):
     """A grid of pools × policies × rates, each cell run with ``seeds`` seeds.
 
@@ -169,6 +196,8 @@ class SweepSettings(SimulationSettings):
         pools: pool files.
         policies: as in ``policy.json``; a list in place of a value (``tau: [0.1, 0.5]``) stands for
             one policy with each of its values.
+        ablations: by name; those of the policies that go by what an ablation replaces are simulated
+            with it too.
         seeds: number of seeds: 0, 1, ….
     """
 
@@ -176,6 +205,7 @@ class SweepSettings(SimulationSettings):
     policies: list[Annotated[tuple[PolicySettings, ...], BeforeValidator(_expand)]] = Field(
         min_length=1
     )
+    ablations: dict[str, AblationSettings] = {}
     seeds: int = Field(gt=0)
 
     @model_validator(mode="after")
@@ -195,4 +225,18 @@ class SweepSettings(SimulationSettings):
                         f"policy '{policy.kind}' with order '{policy.order}' needs '{name}', a"
                         f" directory of 'fit length{target}'"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _ablates_what_its_policies_need(self) -> "SweepSettings":
+        policies = list(itertools.chain(*self.policies))
+        for name, ablation in self.ablations.items():
+            if name == PLAIN:
+                raise ValueError(
+                    f"an ablation is called '{PLAIN}', as the sweep's own predictors are: rename it"
+                )
+            if not any(ablation.concerns(policy) for policy in policies):
+                raise ValueError(
+                    f"no policy goes by what ablation '{name}' replaces: leave it out or add one"
+                )
         return self

@@ -31,12 +31,13 @@ class SweepResult:
     """What a sweep found.
 
     Attributes:
-        cells: one entry for each pool, rate and policy: ``pool`` (path), ``policy`` (settings),
+        cells: one entry for each pool, set of predictors, rate and policy: ``pool`` (path),
+            ``predictors`` (``plain``, or the name of an ablation), ``policy`` (settings),
             ``rate_per_s`` (None where none was given), ``programs``, ``seeds``, the figures of
             ``metrics.FIGURES`` and ``PER_ENGINE``, and ``ci``.
         frontier: each policy against each baseline (``frontier.compare``).
-        runs: one row for each cell and seed: ``cell`` (index), ``pool``, ``rate_per_s``,
-            ``policy`` (settings as JSON), ``seed`` and the figures.
+        runs: one row for each cell and seed: ``cell`` (index), ``pool``, ``predictors``,
+            ``rate_per_s``, ``policy`` (settings as JSON), ``seed`` and the figures.
         resumed: how many of the runs had been stored before.
         warnings: what the user should know about how far the figures hold.
     """
@@ -143,6 +144,7 @@ def _result(
     identity = [
         {
             "pool": cell.inputs.path,
+            "predictors": cell.inputs.predictors,
             "policy": cell.policy.model_dump(),
             "rate_per_s": cell.rate_per_s,
         }

@@ -20,7 +20,7 @@ def plot_queue(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
             _Bars(
                 entry["pool"],
                 entry["rate_per_s"],
-                policy_label({**entry["policy"], "order": "·"}),
+                policy_label({**entry["policy"], "order": "·"}, entry["predictors"]),
                 {one["order"]: one["queue_ms"] for one in entry["orders"]},
                 {one["order"]: one["ci"]["queue_ms"] for one in entry["orders"]},
             )
@@ -38,7 +38,7 @@ def plot_utilisation(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
             _Bars(
                 cell["pool"],
                 cell["rate_per_s"],
-                policy_label(cell["policy"]),
+                policy_label(cell["policy"], cell["predictors"]),
                 cell["utilisation"],
                 {},
             )
@@ -96,13 +96,14 @@ def plot_over_rates(figures: Sequence[Sequence[Mapping[str, Any]]], path: Path) 
     colours: dict[str, str] = {}
     for curve in (curve for curves in figures for curve in curves):
         by_panel.setdefault((curve["figure"], curve["pool"]), []).append(curve)
-        colours.setdefault(policy_label(curve["policy"]), f"C{len(colours) % 10}")
+        label = policy_label(curve["policy"], curve["predictors"])
+        colours.setdefault(label, f"C{len(colours) % 10}")
     figure, panels = panel_figure(len(by_panel))
     several_pools = len({pool for _, pool in by_panel}) > 1
     handles: dict[str, Any] = {}
     for axes, ((name, pool), curves) in zip(panels, by_panel.items(), strict=True):
         for curve in curves:
-            label = policy_label(curve["policy"])
+            label = policy_label(curve["policy"], curve["predictors"])
             handles[label] = axes.errorbar(
                 curve["rates_per_s"],
                 curve["values"],

@@ -1,12 +1,18 @@
-"""What the sweeps of the public benchmark found, as the Markdown tables of its guide.
+"""What the sweeps of the public benchmark found, as Markdown tables.
 
-    python pipelines/public/table.py [reports/public/gsm8k ...]
+    python pipelines/public/table.py [reports/public/gsm8k/sweep reports/public/gsm8k/on_time ...]
 
-For every rate the other policies and, of all settings of Chimera, the fastest one that scores as
-well as round robin with FCFS and the best-scoring one that is as fast; then what these are worth
-against round robin and against shortest queue, and what the order of the queues does to queue time
-(the least and the largest change over the settings). Values are means over seeds, with the
-half-width of their 95 % interval.
+Of a sweep with ``on_time``: the share on time and the utility on time of every policy at every
+rate, the mean of the latter over the rates, and by how much that is above a baseline's.
+
+Of one with ``ablations``: C and S of every policy with the sweep's own predictors, and what each
+ablation changes of them within seeds.
+
+Of the others: for every rate the other policies and, of all settings of Chimera, the fastest one
+that scores as well as round robin with FCFS and the best-scoring one that is as fast; then what
+these are worth against round robin and against shortest queue, and what the order of the queues
+does to queue time (the least and the largest change over the settings). Values are means over
+seeds, with the half-width of their 95 % interval.
 """
 
 import argparse
@@ -28,8 +34,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("reports", type=Path, nargs="*", help="directories that sweeps wrote")
     arguments = parser.parse_args()
-    for directory in arguments.reports or sorted(Path("reports/public").iterdir()):
-        print(f"### {directory.name}\n")
+    for directory in arguments.reports or sorted(Path("reports/public").glob("*/*")):
+        print(f"### {directory.parent.name}: {directory.name}\n")
         for text in report(directory):
             print(text)
         print()
@@ -38,6 +44,12 @@ def main() -> None:
 def report(directory: Path) -> Iterator[str]:
     """The tables of one sweep."""
     result = read_json(directory / "cells.json")
+    if result["settings"]["on_time"] is not None:
+        yield from on_time_report(result)
+        return
+    if result["settings"]["ablations"]:
+        yield from ablation_report(result)
+        return
     cells, frontier = result["cells"], result["frontier"]
     if not any(entry["policy"]["kind"] == FAMILY for entry in frontier):
         raise DataError(f"{directory} holds no policy '{FAMILY}': there is nothing to compare.")
@@ -83,6 +95,63 @@ def report(directory: Path) -> Iterator[str]:
         yield line(row)
 
 
+def on_time_report(result: Mapping[str, Any]) -> Iterator[str]:
+    """The tables of one sweep with ``on_time``."""
+    cells = result["cells"]
+    curves = [one for one in result["over_rates"] if one["figure"] == "on_time_utility"]
+    rates = [f"{rate:g}/s" for rate in curves[0]["rates_per_s"]]
+    yield heading(["on time", *rates])
+    for curve in curves:
+        shares = [with_interval(cells[n], "on_time_share") for n in curve["cells"]]
+        yield line([label(curve["policy"]), *shares])
+    yield ""
+    yield heading(["utility", *rates, "mean", *(f"against {kind}" for kind in BASELINES)])
+    for curve in curves:
+        utilities = [with_interval(cells[n], "on_time_utility") for n in curve["cells"]]
+        low, high = curve["ci"]["auc"]
+        mean = f"{curve['auc']:.3f} ± {(high - low) / 2:.3f}"
+        gains = [relative_gain(curve, kind) for kind in BASELINES]
+        yield line([label(curve["policy"]), *utilities, mean, *gains])
+
+
+def relative_gain(curve: Mapping[str, Any], kind: str) -> str:
+    """By how many % the mean over the rates is above that of baseline ``kind``, with interval."""
+    for against in curve["against"]:
+        if (against["baseline"]["kind"], against["baseline"]["order"]) == (kind, "fcfs"):
+            its_auc = curve["auc"] - against["auc_gain"]
+            low, high = (100 * end / its_auc for end in against["ci"]["auc_gain"])
+            return f"{100 * against['auc_gain'] / its_auc:+.0f} % [{low:+.0f}, {high:+.0f}]"
+    return ""
+
+
+def ablation_report(result: Mapping[str, Any]) -> Iterator[str]:
+    """The table of one sweep with ``ablations``."""
+    cells = result["cells"]
+    yield heading(["policy", "predictors", "C ms/token", "S"])
+    for number, cell in enumerate(cells):
+        figures = [with_interval(cell, name) for name in ("latency_per_token_ms", "score")]
+        if cell["predictors"] != "plain":
+            continue
+        yield line([label(cell["policy"]), "plain", *figures])
+        for one in result["ablations"]:
+            if one["plain_cell"] == number:
+                change, points = (
+                    (factor * one[name], *(factor * end for end in one["ci"][name]))
+                    for name, factor in (
+                        ("latency_per_token_difference_ms", 1),
+                        ("score_difference", 100),
+                    )
+                )
+                yield line(
+                    [
+                        "",
+                        one["predictors"],
+                        "{:+.1f} [{:+.1f}, {:+.1f}]".format(*change),
+                        "{:+.1f} [{:+.1f}, {:+.1f}] points".format(*points),
+                    ]
+                )
+
+
 def queue_changes(cells: Sequence[Mapping[str, Any]], rate_per_s: float, kind: str) -> list[float]:
     """Queue time of STJF over that of FCFS in %, of every pair of cells that differ in no more."""
     queue_ms: dict[str, dict[str, float]] = {}
@@ -123,6 +192,9 @@ def label(policy: Mapping[str, Any]) -> str:
     """A policy with the settings that the sweeps vary."""
     varied = [policy[name] for name in ("kind", "order", "load") if name in policy]
     varied += [f"{name}={policy[name]}" for name in ("tau", "delta_s") if name in policy]
+    if "overload" in policy:
+        varied += [policy["overload"], f"delta={policy['latency_weight_per_s']}"]
+        varied += ["no target"] if policy["ttft_target_ms"] == "inf" else []
     if policy["order"] != "fcfs":
         varied.append(f"aging={policy['aging']}")
     return " ".join(map(str, varied))
@@ -130,7 +202,7 @@ def label(policy: Mapping[str, Any]) -> str:
 
 def with_interval(cell: Mapping[str, Any], name: str) -> str:
     low, high = cell["ci"][name]
-    digits = 4 if name == "score" else 1
+    digits = {"score": 4, "on_time_share": 3, "on_time_utility": 3}.get(name, 1)
     return f"{cell[name]:.{digits}f} ± {(high - low) / 2:.{digits}f}"
 
 

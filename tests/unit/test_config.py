@@ -54,6 +54,12 @@ def test_broken_yaml_names_the_line(tmp_path: Path) -> None:
         load_yaml(path, Outer)
 
 
+def test_a_key_that_is_given_twice_is_a_mistake(tmp_path: Path) -> None:
+    path = write(tmp_path, "count: 1\ninner:\n  rate: 1\n  rate: 2\n")
+    with pytest.raises(ConfigError, match=rf"{path}:4: .*'rate' is given twice"):
+        load_yaml(path, Outer)
+
+
 def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         load_yaml(tmp_path / "absent.yaml", Outer)

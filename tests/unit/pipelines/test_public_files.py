@@ -1,5 +1,7 @@
 """The files of the public benchmark belong together."""
 
+import itertools
+import math
 from pathlib import Path
 
 import engines
@@ -16,10 +18,11 @@ from chimera_train.traces.store import write_table
 PUBLIC = Path(engines.__file__).parent
 
 
+@pytest.mark.parametrize("name", ["sweep.yaml", "on_time.yaml", "ablation.yaml"])
 @pytest.mark.parametrize("workload", prepare.WORKLOADS)
-def test_every_engine_of_a_workload_is_described(workload):
+def test_every_engine_of_a_workload_is_described(workload, name):
     described = load_yaml(PUBLIC / "engines.yaml", engines.EnginesFile).engines
-    sweep = load_yaml(PUBLIC / workload / "sweep.yaml", SweepSettings)
+    sweep = load_yaml(PUBLIC / workload / name, SweepSettings)
     pool = load_pool(PUBLIC / workload / "pool.yaml")
     assert [str(path) for path in sweep.pools] == [f"pipelines/public/{workload}/pool.yaml"]
     assert set(sweep.latency) == {spec.name for spec in pool.engines}
@@ -36,6 +39,18 @@ def test_the_orders_are_compared_on_the_same_programs():
     )
     for name in ("traces", "pools", "latency", "length", "arrivals", "seeds"):
         assert getattr(orders, name) == getattr(sweep, name)
+
+
+@pytest.mark.parametrize("workload", prepare.WORKLOADS)
+def test_every_target_is_what_being_on_time_means(workload):
+    sweep = load_yaml(PUBLIC / workload / "on_time.yaml", SweepSettings)
+    targets = {
+        policy.ttft_target_ms
+        for policy in itertools.chain(*sweep.policies)
+        if hasattr(policy, "ttft_target_ms")
+    }
+    assert sweep.on_time is not None
+    assert targets <= {sweep.on_time.ttft_target_ms, math.inf}
 
 
 def test_the_pipeline_runs_every_workload():

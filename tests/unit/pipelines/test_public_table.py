@@ -27,7 +27,15 @@ def report(tmp_path):
             cell({**CHIMERA, "tau": 0.5, "order": "fcfs"}, 11.0, 0.5, 50.0),
         ]
         path = tmp_path / "cells.json"
-        path.write_text(json.dumps({"cells": cells, "frontier": frontier}))
+        path.write_text(
+            json.dumps(
+                {
+                    "settings": {"on_time": None, "ablations": {}},
+                    "cells": cells,
+                    "frontier": frontier,
+                }
+            )
+        )
         return list(table.report(tmp_path))
 
     return write
@@ -52,3 +60,43 @@ def test_the_best_setting_is_shown_with_its_cell(report):
 def test_baselines_alone_are_refused(report):
     with pytest.raises(DataError, match="no policy 'chimera'"):
         report([{"rate_per_s": 2.0, "policy": RR, "against": []}])
+
+
+def test_the_mean_over_rates_is_compared_with_baselines(tmp_path):
+    def of(kind, utility, rate, **more):
+        ci = {"on_time_share": [utility, utility], "on_time_utility": [utility, utility]}
+        policy = {"kind": kind, "order": "fcfs", **more}
+        return {"policy": policy, "on_time_share": utility, "on_time_utility": utility, "ci": ci}
+
+    def curve(number, policy, auc, against):
+        return {
+            "figure": "on_time_utility", "policy": policy, "cells": [number, number + 1],
+            "rates_per_s": [1.0, 2.5], "auc": auc, "ci": {"auc": [auc - 0.1, auc + 0.1]},
+            "against": against,
+        }  # fmt: skip
+
+    cells = [of("shortest_queue", 0.4, 1.0), of("shortest_queue", 0.2, 2.5)]
+    late = {"overload": "least_late", "latency_weight_per_s": 0.0, "ttft_target_ms": "inf"}
+    cells += [of("sfs", 0.5, 1.0, **late), of("sfs", 0.3, 2.5, **late)]
+    gain = {"baseline": cells[0]["policy"], "auc_gain": 0.1, "ci": {"auc_gain": [0.05, 0.15]}}
+    curves = [curve(0, cells[0]["policy"], 0.25, []), curve(2, cells[2]["policy"], 0.35, [gain])]
+    document = {"settings": {"on_time": {}, "ablations": {}}, "cells": cells, "over_rates": curves}
+    (tmp_path / "cells.json").write_text(json.dumps(document))
+    lines = list(table.report(tmp_path))
+    assert "| on time | 1/s | 2.5/s |" in lines[0]
+    assert "| sfs fcfs least_late delta=0.0 no target | 0.500 ± 0.000 | 0.300 ± 0.000 |" in lines
+    assert lines[-1].endswith("| 0.350 ± 0.100 |  | +40 % [+20, +60] |")
+
+
+def test_an_ablation_is_beside_the_policy_it_changes(tmp_path):
+    plain = {**cell({**CHIMERA, "tau": 0.5}, 10.0, 0.5, 40.0), "predictors": "plain"}
+    oracle = {**cell({**CHIMERA, "tau": 0.5}, 9.0, 0.7, 40.0), "predictors": "oracle"}
+    changes = {"latency_per_token_difference_ms": -1.0, "score_difference": 0.2}
+    ci = {"latency_per_token_difference_ms": [-2.0, 0.0], "score_difference": [0.1, 0.3]}
+    one = {"predictors": "oracle", "plain_cell": 0, "cell": 1, **changes, "ci": ci}
+    settings = {"on_time": None, "ablations": {"oracle": {}}}
+    document = {"settings": settings, "cells": [plain, oracle], "ablations": [one]}
+    (tmp_path / "cells.json").write_text(json.dumps(document))
+    _, first, second = table.report(tmp_path)
+    assert first.endswith(" | plain | 10.0 ± 1.0 | 0.5000 ± 0.0000 |")
+    assert second == "|  | oracle | -1.0 [-2.0, +0.0] | +20.0 [+10.0, +30.0] points |"

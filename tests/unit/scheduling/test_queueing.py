@@ -75,6 +75,22 @@ def test_immediate_promotion_and_equal_keys_are_first_come_first_served(traffic)
     assert all(served == min(waiting) for served, waiting in serve(equal, 10**9))
 
 
+@given(
+    st.lists(st.one_of(st.none(), st.tuples(st.integers(0, 4), st.booleans()))), st.integers(0, 5)
+)
+def test_those_behind_are_a_queue_of_their_own(traffic, aging):
+    """Served while the other is empty, each in the order that it has by itself."""
+    both, front, back = Queue(aging), Queue(aging), Queue(aging)
+    for request, key in enumerate(traffic):
+        if key is not None:
+            own = back if key[1] else front
+            own.add(request, key[0])
+            both.add(request, key[0] + queueing.BEHIND * key[1])
+        elif len(both):
+            assert queueing.only_behind(both.state, 1) == (len(front) == 0)
+            assert both.pop() == (front.pop() if len(front) else back.pop())
+
+
 def test_remove():
     queue = Queue(aging=16)
     for request, key in enumerate([5, 1, 4, 2, 3]):

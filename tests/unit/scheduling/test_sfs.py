@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera_train.errors import ConfigError
+from chimera_train.scheduling import core, queueing
 from chimera_train.scheduling.model import EngineProfile
 from chimera_train.scheduling.policy import (
     Chimera,
@@ -20,6 +21,7 @@ from chimera_train.scheduling.policy import (
 )
 from chimera_train.scheduling.scheduler import Scheduler
 from chimera_train.scheduling.sfs import most_useful, soonest
+from chimera_train.scheduling.state import empty_state
 
 ENGINE = st.tuples(
     st.integers(0, 4).map(lambda q: q / 4),
@@ -39,9 +41,11 @@ def test_the_most_useful_that_begins_in_time(engines, target, cost_weight, laten
     q, cost, ttft_ms, up = (np.array(column) for column in zip(*engines, strict=True))
     chosen = most_useful(q, cost, ttft_ms, up, target, cost_weight, latency_weight)
     utility = q - cost_weight * cost
+    limit = target
     if latency_weight:
         utility = utility - latency_weight * ttft_ms
-    can = [i for i in range(len(engines)) if up[i] and ttft_ms[i] <= target]
+        limit = min(target, np.finfo(np.float64).max)
+    can = [i for i in range(len(engines)) if up[i] and ttft_ms[i] <= limit]
     assert chosen == (min(can, key=lambda i: (-utility[i], ttft_ms[i], i)) if can else -1)
 
 
@@ -51,6 +55,22 @@ def test_the_soonest(engines, data):
     up[data.draw(st.integers(0, len(engines) - 1))] = True
     expected = min((i for i in range(len(engines)) if up[i]), key=lambda i: (ttft_ms[i], i))
     assert soonest(ttft_ms, up) == expected
+
+
+def test_a_program_that_begins_late_stays_behind():
+    policy = Sfs(ttft_target_ms=10.0).compiled()
+    state = empty_state([1.0], [4], programs=2, requests=4)
+    late, in_time = (
+        core.Views(**{name: np.zeros(1) for name in core.Views._fields} | {"ttft_ms": ttft_ms})
+        for ttft_ms in (np.array([11.0]), np.array([9.0]))
+    )
+    assert core.admit(state, policy, 0, 0, late)[2] == queueing.BEHIND
+    assert core.admit(state, policy, 1, 1, in_time)[2] == 0
+    core.complete(state, 0)
+    assert core.admit(state, policy, 0, 2, in_time)[2] == queueing.BEHIND, "its next stage"
+    assert [core.pop(state, policy, 0) for _ in range(3)] == [1, 2, core.NOBODY]
+    core.on_program_end(state, 0)
+    assert core.admit(state, policy, 0, 3, in_time)[2] == 0, "another program in its place"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ def runs(*cells):
             {
                 "cell": number,
                 "pool": "pool.yaml",
+                "predictors": "plain",
                 "rate_per_s": rate_per_s,
                 "policy": json.dumps({"kind": kind, "order": order}),
                 "seed": seed,
@@ -80,8 +81,28 @@ def test_the_mean_over_rates_is_by_trapezoids():
     assert curve["values"] == [1.0, 2.0, 3.0]
     # Areas (1 + 4) and (2 + 6) over a width of 3.
     assert curve["auc"] == pytest.approx((5 / 3 + 8 / 3) / 2)
+    assert curve["against"] == []
     low, high = curve["ci"]["auc"]
     assert (low + high) / 2 == pytest.approx(curve["auc"])
+
+
+def test_the_means_over_rates_are_compared_within_seeds():
+    first, second, third = over_rates(
+        runs(
+            ("round_robin", "fcfs", 1.0, [2.0, 4.0]),
+            ("round_robin", "fcfs", 2.0, [2.0, 4.0]),
+            ("chimera", "stjf", 1.0, [3.0, 5.0]),
+            ("chimera", "stjf", 2.0, [3.0, 5.0]),
+            ("shortest_queue", "fcfs", 1.0, [1.0, 1.0]),
+            ("shortest_queue", "fcfs", 4.0, [1.0, 1.0]),  # at other rates: not comparable
+        ),
+        "queue_ms",
+    )
+    assert (first["against"], third["against"]) == ([], [])
+    (against,) = second["against"]
+    assert against["baseline"] == {"kind": "round_robin", "order": "fcfs"}
+    assert against["auc_gain"] == 1.0
+    assert against["ci"]["auc_gain"] == [1.0, 1.0]
 
 
 def test_runs_without_a_rate_or_a_value_are_left_out():

@@ -323,6 +323,26 @@ def test_what_is_late_is_served_behind_what_is_not(step_time):
     assert ends == {"best_effort": [90, 200, 110], "least_late": [90, 180, 200]}
 
 
+def test_places_are_kept_for_those_that_can_begin_in_time(step_time):
+    # Two places. The second program, with its long prompt, can only be late; the third, in time.
+    workload = make_workload([[[(1, 9)]], [[(100, 2), (1, 2)]], [[(1, 2)]]])
+    models = {"e": step_time(terms={"const": 10.0, "prefill_tokens": 1.0}, max_batch_size=2)}
+    starts = {}
+    for reserve in (0.0, 0.5):
+        policy = Sfs(ttft_target_ms=25.0, reserve=reserve)
+        requests = simulate_once(
+            make_pool("e"), models, workload, policy, in_turn(workload, [0, 2, 30])
+        ).requests
+        requests = requests.sort_values(["program", "stage_index"])
+        starts[reserve] = (requests["arrival_ms"] + requests["queue_ms"]).tolist()
+    # The third is sent at once, and begins with the step after the one that ends at 31. The first
+    # ends at 92: now the second finds both places free, and is behind with its next stage too.
+    assert starts[0.5] == [0, 92, 222, 31]  # 100 tokens are two steps, 130 ms with the next one
+    # Without a reserve the second is sent at once, and its prompt makes the third late as well.
+    assert starts[0.0][1] == 11
+    assert starts[0.0][3] > 30 + 25
+
+
 def test_utility_weighs_what_an_answer_costs(step_time):
     workload = make_workload(
         [[[(100, 10)], [(100, 10)]]], models=("s", "l"), confidence=[[0.5, 0.6]]

@@ -26,6 +26,7 @@ def table(*cells, pool="p", rate=2.0, first=0):
             {
                 "cell": number,
                 "pool": pool,
+                "predictors": "plain",
                 "rate_per_s": rate,
                 "policy": json.dumps(policy),
                 "seed": seed,

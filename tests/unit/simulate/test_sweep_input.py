@@ -71,6 +71,9 @@ def load(write, config):
         ("unknown", 1, "unknown", "unknown"),
         ("router", None, "traces", "needs 'router'"),
         ("length", None, "traces", "needs 'length'"),
+        ("ablations", {"a": {"ruoter": "oracle"}}, "ruoter", "ruoter"),
+        ("ablations", {"a": {}}, "a:", "replaces 'router', 'length' or both"),
+        ("ablations", {"plain": {"router": "oracle"}}, "traces", "is called 'plain'"),
     ],
 )
 def test_a_mistake_is_named_with_file_line_and_key(config, write, key, value, line, named):
@@ -78,6 +81,20 @@ def test_a_mistake_is_named_with_file_line_and_key(config, write, key, value, li
     lines = [text.strip() for text in path.read_text().splitlines()]
     number = next(i for i, text in enumerate(lines, start=1) if text.startswith(line))
     with pytest.raises(ConfigError, match=rf"sweep\.yaml:{number}: .*{named}"):
+        load_yaml(path, SweepSettings)
+
+
+def test_an_ablation_that_changes_nothing_is_refused(config, write):
+    config |= {"policies": [{"kind": "round_robin"}], "ablations": {"known": {"length": "oracle"}}}
+    with pytest.raises(ConfigError, match="no policy goes by what ablation 'known' replaces"):
+        load(write, config)
+
+
+def test_an_ablation_that_is_given_twice_is_refused(config, write):
+    path = write(config)
+    twice = "ablations:\n  known: {length: oracle}\n  known: {router: oracle}\n"
+    path.write_text(path.read_text() + twice)
+    with pytest.raises(ConfigError, match="'known' is given twice"):
         load_yaml(path, SweepSettings)
 
 
