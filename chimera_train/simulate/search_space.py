@@ -78,7 +78,7 @@ _KINDS: Mapping[str, _Kind] = {
             {
                 "cost_weight": _COST_WEIGHT,
                 "ttft_target_ms": _TTFT_TARGET_MS,
-                "latency_weight_per_s": _real(0.0, 1.0),
+                "latency_weight_per_s": _real(0.0, 10.0),
                 "overload": _one_of("least_late", "shortest_queue", "best_effort"),
             },
             served=False,

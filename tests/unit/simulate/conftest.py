@@ -105,7 +105,7 @@ def config(tmp_path, traces_dir, step_time, monkeypatch):
             return np.full((len(requests), 1), 10.0)
 
     monkeypatch.setattr(OnnxRouter, "load", lambda directory: Router())
-    monkeypatch.setattr(LengthPredictor, "load", lambda directory: Length())
+    monkeypatch.setattr(LengthPredictor, "load", lambda directory, target: Length())
     engines = [
         {"name": name, "model": f"m-{name}", "device_group": "gpu", "base_url": "http://x/v1"}
         for name in ("small", "large")

@@ -110,7 +110,7 @@ def test_traces_and_predictions_are_part_of_its_key(small, run, traces_dir, tmp_
     write_table(other, "programs", [{key: row[key] for key in kept} for row in programs])
     assert len(run(small | {"traces": str(other)})[1]) == 4
 
-    length = type(LengthPredictor.load("length"))
+    length = type(LengthPredictor.load("length", "remaining"))
     monkeypatch.setattr(
         length, "predict", lambda _, model, requests: np.full((len(requests), 1), 9)
     )
