@@ -21,7 +21,7 @@ from chimera_train.scheduling.policy import (
 )
 from chimera_train.scheduling.scheduler import Scheduler
 from chimera_train.scheduling.sfs import most_useful, soonest
-from chimera_train.scheduling.state import empty_state
+from chimera_train.scheduling.state import NOWHERE, empty_state
 
 ENGINE = st.tuples(
     st.integers(0, 4).map(lambda q: q / 4),
@@ -57,20 +57,30 @@ def test_the_soonest(engines, data):
     assert soonest(ttft_ms, up) == expected
 
 
+def views(ttft_ms):
+    zeros = {name: np.zeros(1) for name in core.Views._fields}
+    return core.Views(**zeros | {"ttft_ms": np.array([ttft_ms])})
+
+
 def test_a_program_that_begins_late_stays_behind():
     policy = Sfs(ttft_target_ms=10.0).compiled()
     state = empty_state([1.0], [4], programs=2, requests=4)
-    late, in_time = (
-        core.Views(**{name: np.zeros(1) for name in core.Views._fields} | {"ttft_ms": ttft_ms})
-        for ttft_ms in (np.array([11.0]), np.array([9.0]))
-    )
-    assert core.admit(state, policy, 0, 0, late)[2] == queueing.BEHIND
-    assert core.admit(state, policy, 1, 1, in_time)[2] == 0
+    late, in_time = views(11.0), views(9.0)
+    assert core.admit(state, policy, 0, 0, late, True)[2] == queueing.BEHIND
+    assert core.admit(state, policy, 1, 1, in_time, True)[2] == 0
     core.complete(state, 0)
-    assert core.admit(state, policy, 0, 2, in_time)[2] == queueing.BEHIND, "its next stage"
+    assert core.admit(state, policy, 0, 2, in_time, True)[2] == queueing.BEHIND, "its next stage"
     assert [core.pop(state, policy, 0) for _ in range(3)] == [1, 2, core.NOBODY]
     core.on_program_end(state, 0)
-    assert core.admit(state, policy, 0, 3, in_time)[2] == 0, "another program in its place"
+    assert core.admit(state, policy, 0, 3, in_time, True)[2] == 0, "another program in its place"
+
+
+def test_only_who_may_be_refused_is_shed():
+    policy = Sfs(ttft_target_ms=10.0, overload="shed").compiled()
+    state = empty_state([1.0], [4], programs=1, requests=2)
+    assert core.admit(state, policy, 0, 0, views(11.0), True)[0] == NOWHERE
+    assert core.admit(state, policy, 0, 0, views(11.0), False)[0] == 0, "its engine went down"
+    assert core.admit(state, policy, 0, 1, views(11.0), True)[0] == 0, "its next stage"
 
 
 @pytest.mark.parametrize(
