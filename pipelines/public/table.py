@@ -8,6 +8,8 @@ rate, the mean of the latter over the rates, and by how much that is above a bas
 Of one with ``ablations``: C and S of every policy with the sweep's own predictors, and what each
 ablation changes of them within seeds.
 
+Of one without Chimera: queue time and the slowest programs' latency by order of the queue.
+
 Of the others: for every rate the other policies and, of all settings of Chimera, the fastest one
 that scores as well as round robin with FCFS and the best-scoring one that is as fast; then what
 these are worth against round robin and against shortest queue, and what the order of the queues
@@ -22,7 +24,6 @@ from typing import Any
 
 from script import run
 
-from chimera_train.errors import DataError
 from chimera_train.files import read_json
 
 FAMILY = "chimera"  # of whose many settings only the best are shown
@@ -52,7 +53,8 @@ def report(directory: Path) -> Iterator[str]:
         return
     cells, frontier = result["cells"], result["frontier"]
     if not any(entry["policy"]["kind"] == FAMILY for entry in frontier):
-        raise DataError(f"{directory} holds no policy '{FAMILY}': there is nothing to compare.")
+        yield from orders_report(cells)
+        return
     yield heading(["rate/s", "policy", *FIGURES.values()])
     rates = sorted({cell["rate_per_s"] for cell in cells})
     bests = {
@@ -93,6 +95,18 @@ def report(directory: Path) -> Iterator[str]:
             ends = sorted({min(changes), max(changes)}) if changes else []
             row.append(" to ".join(f"{change:+.0f} %" for change in ends))
         yield line(row)
+
+
+def orders_report(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The tables of one sweep over the orders of queues."""
+    rates = sorted({cell["rate_per_s"] for cell in cells})
+    policies = list(dict.fromkeys(label(cell["policy"]) for cell in cells))
+    of = {(label(cell["policy"]), cell["rate_per_s"]): cell for cell in cells}
+    for name, words in (("queue_ms", "queue ms"), ("latency_p99_ms", "P99 of latency, ms")):
+        yield heading([words, *(f"{rate:g}/s" for rate in rates)])
+        for policy in policies:
+            yield line([policy, *(with_interval(of[policy, rate], name) for rate in rates)])
+        yield ""
 
 
 def on_time_report(result: Mapping[str, Any]) -> Iterator[str]:

@@ -5,8 +5,6 @@ import json
 import pytest
 import table
 
-from chimera_train.errors import DataError
-
 RR = {"kind": "round_robin", "order": "fcfs", "aging": 16}
 CHIMERA = {"kind": "chimera", "order": "stjf", "load": "inflight", "delta_s": 0.0, "aging": 16}
 
@@ -57,9 +55,23 @@ def test_the_best_setting_is_shown_with_its_cell(report):
     assert lines[-1] == "| 2 | -20 % | -20 % |"
 
 
-def test_baselines_alone_are_refused(report):
-    with pytest.raises(DataError, match="no policy 'chimera'"):
-        report([{"rate_per_s": 2.0, "policy": RR, "against": []}])
+def test_orders_are_shown_by_queue_time_and_the_slowest():
+    def of(order, queue_ms):
+        ci = {"queue_ms": [queue_ms - 1, queue_ms + 1], "latency_p99_ms": [800, 1000]}
+        policy = {"kind": "shortest_queue", "order": order, "aging": 64}
+        figures = {"queue_ms": queue_ms, "latency_p99_ms": 900}
+        return {"policy": policy, "rate_per_s": 2.0, "ci": ci, **figures}
+
+    assert list(table.orders_report([of("fcfs", 50), of("sjf", 40)])) == [
+        "| queue ms | 2/s |\n|---|---|",
+        "| shortest_queue fcfs | 50.0 ± 1.0 |",
+        "| shortest_queue sjf aging=64 | 40.0 ± 1.0 |",
+        "",
+        "| P99 of latency, ms | 2/s |\n|---|---|",
+        "| shortest_queue fcfs | 900.0 ± 100.0 |",
+        "| shortest_queue sjf aging=64 | 900.0 ± 100.0 |",
+        "",
+    ]
 
 
 def test_the_mean_over_rates_is_compared_with_baselines(tmp_path):
