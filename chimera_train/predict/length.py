@@ -28,8 +28,8 @@ __all__ = [
     "ModelEntry",
     "StageRequest",
     "Target",
+    "load_verified",
     "read_manifest",
-    "verified_manifest",
 ]
 
 MANIFEST = "length.json"
@@ -77,8 +77,10 @@ def read_manifest(directory: Path) -> LengthManifest:
     return load_manifest(directory / MANIFEST, LengthManifest, SCHEMA_VERSION)
 
 
-def verified_manifest(directory: Path, target: Target) -> LengthManifest:
-    """The manifest of a directory that predicts ``target`` and has every file as it was written.
+def load_verified(directory: Path, target: Target) -> tuple[LengthManifest, Features]:
+    """The manifest and the features of a directory that predicts ``target``.
+
+    Every file that the manifest names is as it was written.
 
     Raises:
         DataError: it predicts something else, a file is missing or altered, or as
@@ -96,7 +98,8 @@ def verified_manifest(directory: Path, target: Target) -> LengthManifest:
             raise DataError(f"{directory} lacks '{name}', which {MANIFEST} names: fit again.")
         if sha256(directory / name) != expected:
             raise DataError(f"{directory / name} was altered after it was written: fit again.")
-    return manifest
+    sketch = TextSketch.load(directory) if manifest.has_text else None
+    return manifest, Features(manifest.workflows, manifest.stages, sketch)
 
 
 class LengthPredictor:
@@ -138,10 +141,9 @@ class LengthPredictor:
             DataError: a file is missing or altered, the schema is newer than this version's, or the
                 forests predict something else than ``target``.
         """
-        manifest = verified_manifest(directory, target)
-        sketch = TextSketch.load(directory) if manifest.has_text else None
+        manifest, features = load_verified(directory, target)
         return cls(
-            Features(manifest.workflows, manifest.stages, sketch),
+            features,
             {model: ForestArrays.load(directory / e.file) for model, e in manifest.models.items()},
             {model: e.template_overhead_tokens for model, e in manifest.models.items()},
         )

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from chimera_train.errors import DataError
 from chimera_train.predict.arrays import load_arrays, save_arrays
 from chimera_train.predict.features import Features, StageRequest
-from chimera_train.predict.length import verified_manifest
-from chimera_train.predict.text import TextSketch
+from chimera_train.predict.length import load_verified
 
 __all__ = ["Ranker", "Scorer"]
 
@@ -93,14 +92,11 @@ class Ranker:
         """Read a directory written by ``chimera-train fit length --target rank``.
 
         Raises:
-            DataError: as ``verified_manifest``.
+            DataError: as ``load_verified``.
         """
-        manifest = verified_manifest(directory, "rank")
-        sketch = TextSketch.load(directory) if manifest.has_text else None
-        return cls(
-            Features(manifest.workflows, manifest.stages, sketch),
-            {model: Scorer.load(directory / e.file) for model, e in manifest.models.items()},
-        )
+        manifest, features = load_verified(directory, "rank")
+        scorers = {model: Scorer.load(directory / e.file) for model, e in manifest.models.items()}
+        return cls(features, scorers)
 
     def predict(self, model: str, requests: Sequence[StageRequest]) -> Floats:
         """Scores, the lower the shorter, shape (n,).
