@@ -9,6 +9,9 @@ __all__ = ["in_place", "in_place_inlined", "in_place_inner"]
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
+_IN_PLACE = {"cache": True, "nogil": True, "_nrt": False}
+_INNER = {**_IN_PLACE, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
 
 def in_place(function: _Function) -> _Function:
     """Compile a function that works in the arrays it is given and makes none.
@@ -17,15 +20,13 @@ def in_place(function: _Function) -> _Function:
     every call, which for state of fifty arrays is thirty times what the functions themselves do.
     numba refuses to compile one that would make an array.
     """
-    compiled: _Function = njit(cache=True, nogil=True, _nrt=False)(function)
+    compiled: _Function = njit(**_IN_PLACE)(function)
     return compiled
 
 
 def in_place_inner(function: _Function) -> _Function:
     """``in_place`` for what only compiled functions call: no way in from Python is compiled."""
-    compiled: _Function = njit(
-        cache=True, nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True
-    )(function)
+    compiled: _Function = njit(**_INNER)(function)
     return compiled
 
 
@@ -36,12 +37,5 @@ def in_place_inlined(function: _Function) -> _Function:
     of each of its arrays, which for a hundred of them takes longer than what is done with them. It
     takes longer to compile the more places call it.
     """
-    compiled: _Function = njit(
-        cache=True,
-        nogil=True,
-        _nrt=False,
-        no_cpython_wrapper=True,
-        no_cfunc_wrapper=True,
-        forceinline=True,
-    )(function)
+    compiled: _Function = njit(**_INNER, forceinline=True)(function)
     return compiled
