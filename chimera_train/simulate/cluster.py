@@ -21,11 +21,12 @@ from chimera_train.simulate.arrivals import Arrivals
 from chimera_train.simulate.clock import StepClock, step_clock
 from chimera_train.simulate.engine import servable
 from chimera_train.simulate.events import EngineEvent, timeline
-from chimera_train.simulate.loop import EnginePool, Log, Programs, Scratch, Sim, run
+from chimera_train.simulate.loop import run
 from chimera_train.simulate.mlfq import no_service
 from chimera_train.simulate.outcome import Simulation, tables
 from chimera_train.simulate.pending import no_pending
 from chimera_train.simulate.sharing import sharing_curves
+from chimera_train.simulate.sim import EnginePool, Log, Programs, Scratch, Sim
 from chimera_train.simulate.workload import Workload
 
 __all__ = ["simulate_once"]

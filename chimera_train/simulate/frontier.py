@@ -2,9 +2,9 @@
 
 C is the latency per output token (least is best), S the score (most is best). Cells that differ in
 τ alone are the points of one policy's frontier; a baseline, with the sweep's own predictors, is a
-point. Under one seed all of them
-served the same programs at the same times, so what is compared are differences within seeds: they
-vary less than the figures themselves, and the intervals are those of the differences.
+point. Under one seed all of them served the same programs at the same times, so what is compared
+are differences within seeds: they vary less than the figures themselves, and the intervals are
+those of the differences.
 
     hypervolume       ∫₀^R max{S of the points with C ≤ c} dc / R, where R is the largest mean C of
                       any cell on this pool at this rate; 0..1, and 1 is every answer right at once

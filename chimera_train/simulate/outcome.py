@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from chimera_train.simulate.arrivals import Arrivals
-from chimera_train.simulate.loop import Log
+from chimera_train.simulate.sim import Log
 from chimera_train.simulate.workload import Workload
 
 __all__ = ["Simulation", "tables"]
