@@ -57,7 +57,6 @@ class SchedulerModel(PythonModel):
             prompt_tokens=system_tokens
             + user_tokens
             + self._bundle.length.template_overhead_tokens(model),
-            generated_tokens=0,
         )
 
 

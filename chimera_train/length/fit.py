@@ -9,7 +9,7 @@ from chimera_train.length.rows import stage_rows
 from chimera_train.length.settings import LengthSettings
 from chimera_train.length.store import require_replaceable, write_length
 from chimera_train.output import Output
-from chimera_train.predict.length import Target
+from chimera_train.predict.length_files import Target
 from chimera_train.traces.split import HOLDOUT_FOLD
 from chimera_train.traces.store import Traces, load_traces
 

@@ -8,25 +8,27 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from quantile_forest import RandomForestQuantileRegressor
-from sklearn.decomposition import TruncatedSVD
-from sklearn.feature_extraction.text import TfidfVectorizer
 
+from chimera_train.length.calibration import calibrated, reserved
 from chimera_train.length.rows import stage_requests
 from chimera_train.length.settings import LengthSettings
+from chimera_train.length.sketch import fit_sketch
 from chimera_train.predict.features import Features
 from chimera_train.predict.forest import ForestArrays
 from chimera_train.predict.length import LengthPredictor
 from chimera_train.predict.ranker import Ranker
-from chimera_train.predict.text import TOKEN_PATTERN, TextSketch
 
 __all__ = [
+    "POOLED",
     "FittedLength",
     "fit_forests",
-    "fit_sketch",
     "forest_arrays",
-    "make_features",
     "overhead_tokens",
+    "training_table",
 ]
+
+#: The name of an estimator that serves all models.
+POOLED = "all models"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,8 @@ class FittedLength:
     """What was fitted.
 
     Attributes:
-        forests: model → the scikit-learn estimator, for MLflow (skops) and re-training; none with
-            target ``rank``.
+        forests: model, or ``POOLED``, → the scikit-learn estimator of log(1 + tokens), for MLflow
+            (skops) and re-training; none with target ``rank``.
         predictor: the same forests as the runtime evaluates them, or the scorers.
         overheads: model → tokens that its chat template adds: median of prompt − system − user.
         n_rows: model → stages it was fitted on.
@@ -48,56 +50,55 @@ class FittedLength:
 
 
 def fit_forests(rows: pd.DataFrame, settings: LengthSettings) -> FittedLength:
-    """Fit a sketch and a forest per model on all ``rows`` (``rows.stage_rows``)."""
-    features = make_features(rows, settings)
-    forests: dict[str, RandomForestQuantileRegressor] = {}
-    n_rows: dict[str, int] = {}
-    for name, group in rows.groupby("model"):
-        model = str(name)
-        forests[model] = _forest(settings).fit(
-            features.rows(stage_requests(group)),
-            group["target_tokens"].to_numpy(dtype=np.float64),
-        )
-        n_rows[model] = len(group)
-    arrays = {model: forest_arrays(forest) for model, forest in forests.items()}
-    overheads = overhead_tokens(rows)
-    return FittedLength(forests, LengthPredictor(features, arrays, overheads), overheads, n_rows)
+    """Fit a sketch and the forests on ``rows`` (``rows.stage_rows``), and calibrate them."""
+    is_kept = reserved(rows["question_id"])
+    fitted, kept = rows[~is_kept], rows[is_kept]
+    features, X = training_table(fitted, settings)
+    logs = np.log1p(fitted["target_tokens"].to_numpy(dtype=np.float64))
+    by_model = fitted.groupby("model").indices
+    groups = by_model if settings.per_model else {POOLED: np.arange(len(fitted))}
+    most = settings.max_samples * (1 if settings.per_model else len(by_model))
+    forests = {
+        str(name): _forest(settings, min(most, len(own))).fit(X[own], logs[own])
+        for name, own in groups.items()
+    }
+    arrays = {name: forest_arrays(forest) for name, forest in forests.items()}
+    overheads = overhead_tokens(fitted)
+    predictor = calibrated(
+        features,
+        {str(model): arrays[str(model) if settings.per_model else POOLED] for model in by_model},
+        fitted,
+        kept,
+        overheads,
+    )
+    n_rows = {str(model): len(own) for model, own in by_model.items()}
+    return FittedLength(forests, predictor, overheads, n_rows)
 
 
-def make_features(rows: pd.DataFrame, settings: LengthSettings) -> Features:
-    """What a predictor sees of ``rows``, with a sketch of their texts."""
-    return Features(
+def training_table(
+    rows: pd.DataFrame, settings: LengthSettings
+) -> tuple[Features, npt.NDArray[np.float32]]:
+    """What a predictor sees of ``rows``, with a sketch of their texts: shape (n, n_features)."""
+    sketch, scores = fit_sketch(rows, settings)
+    features = Features(
         sorted(rows["workflow"].unique()),
         sorted(rows["stage"].unique()),
-        fit_sketch(rows["text"].unique().tolist(), settings),
+        sorted(rows["model"].unique()),
+        sketch,
+        pooled=not settings.per_model,
     )
+    X = np.empty((len(rows), features.n_features), dtype=np.float32)
+    for model, own in rows.groupby("model").indices.items():
+        X[own] = features.rows(str(model), stage_requests(rows.iloc[own]))
+    if sketch is not None:
+        X[:, -1] = scores
+    return features, X
 
 
 def overhead_tokens(rows: pd.DataFrame) -> dict[str, int]:
     """``FittedLength.overheads`` of ``rows``."""
     overhead = rows["prompt_tokens"] - rows["system_tokens"] - rows["user_tokens"]
     return {str(model): int(own.median()) for model, own in overhead.groupby(rows["model"])}
-
-
-def fit_sketch(texts: list[str], settings: LengthSettings) -> TextSketch | None:
-    """A sketch of ``texts``; None where they tell nothing apart or the settings leave it out."""
-    if settings.sketch_components == 0:
-        return None
-    vectorizer = TfidfVectorizer(
-        token_pattern=TOKEN_PATTERN, max_features=settings.max_vocabulary, dtype=np.float64
-    )
-    try:
-        weights = vectorizer.fit_transform(texts)
-    except ValueError:  # "empty vocabulary": no text has a term
-        return None
-    rank = min(weights.shape)
-    if rank < 2:
-        return None
-    svd = TruncatedSVD(min(settings.sketch_components, rank), random_state=settings.seed)
-    svd.fit(weights)
-    return TextSketch(
-        vectorizer.get_feature_names_out().tolist(), vectorizer.idf_, svd.components_.T.copy()
-    )
 
 
 def forest_arrays(forest: RandomForestQuantileRegressor) -> ForestArrays:
@@ -143,11 +144,12 @@ def _round_down(threshold: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     return rounded
 
 
-def _forest(settings: LengthSettings) -> RandomForestQuantileRegressor:
+def _forest(settings: LengthSettings, max_samples: int) -> RandomForestQuantileRegressor:
     return RandomForestQuantileRegressor(
         n_estimators=settings.n_estimators,
         min_samples_leaf=settings.min_samples_leaf,
         max_features=settings.max_features,
+        max_samples=max_samples,
         # Rows that nothing splits, such as verdicts of one length, can fill a leaf by thousands,
         # and the library stores every leaf at the size of the largest: gigabytes. Other leaves
         # hold fewer than this bound, bootstrap copies included.

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
-from chimera_train.length.forests import FittedLength, make_features, overhead_tokens
-from chimera_train.length.rows import stage_requests
+from chimera_train.length.forests import FittedLength, overhead_tokens, training_table
 from chimera_train.length.settings import LengthSettings
 from chimera_train.predict.ranker import Ranker, Scorer
 
@@ -28,14 +27,11 @@ _WEIGHT_DECAY = 1e-4
 
 def fit_scorers(rows: pd.DataFrame, settings: LengthSettings) -> FittedLength:
     """Fit a sketch and a scorer per model on all ``rows`` (``rows.stage_rows``)."""
-    features = make_features(rows, settings)
+    features, X = training_table(rows, settings)
+    lengths = rows["target_tokens"].to_numpy(dtype=np.float64)
     scorers = {
-        str(model): fit_scorer(
-            features.rows(stage_requests(group)),
-            group["target_tokens"].to_numpy(dtype=np.float64),
-            settings.seed,
-        )
-        for model, group in rows.groupby("model")
+        str(model): fit_scorer(X[own], lengths[own], settings.seed)
+        for model, own in rows.groupby("model").indices.items()
     }
     n_rows = {str(model): int(n) for model, n in rows["model"].value_counts().items()}
     return FittedLength({}, Ranker(features, scorers), overhead_tokens(rows), n_rows)

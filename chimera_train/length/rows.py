@@ -8,7 +8,7 @@ import pandas as pd
 
 from chimera_train.errors import DataError
 from chimera_train.predict.features import StageRequest
-from chimera_train.predict.length import Target
+from chimera_train.predict.length_files import Target
 from chimera_train.traces.history import stage_history
 from chimera_train.traces.split import folds
 from chimera_train.traces.store import Traces

@@ -1,7 +1,7 @@
 """Writing a length directory whole: staged beside its place, then renamed into it."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,18 @@ from chimera_train.files import replaced_directory, sha256, write_json
 from chimera_train.length.evaluate import QUANTILES
 from chimera_train.length.forests import FittedLength
 from chimera_train.length.settings import LengthSettings
-from chimera_train.predict.forest import ForestArrays
-from chimera_train.predict.length import (
+from chimera_train.predict.features import FEATURES_VERSION
+from chimera_train.predict.length import Estimator
+from chimera_train.predict.length_files import (
     MANIFEST,
     SCHEMA_VERSION,
+    FeatureList,
     LengthManifest,
     ModelEntry,
     Target,
     read_manifest,
 )
+from chimera_train.predict.outside import Bounds
 from chimera_train.predict.ranker import Ranker, Scorer
 
 __all__ = ["METRICS", "file_names", "require_replaceable", "write_length"]
@@ -64,37 +67,45 @@ def write_length(
     """
     require_replaceable(directory)
     predictor = fitted.predictor
-    names = file_names(predictor.models)
-    arrays: Mapping[str, ForestArrays | Scorer]
-    quantiles: Sequence[float]
+    features = predictor.features
+    arrays: Mapping[str, Estimator | Scorer]
+    bounds: Mapping[str, Bounds] = {}
     if isinstance(predictor, Ranker):
-        arrays, quantiles = predictor.scorers, ()
+        arrays = predictor.scorers
     else:
-        arrays, quantiles = predictor.forests, QUANTILES
+        arrays, bounds = predictor.estimators, predictor.bounds
+    names = file_names(predictor.models)
+    if features.pooled and not isinstance(predictor, Ranker):
+        names = dict.fromkeys(names, "all-models")
     with replaced_directory(directory) as staging:
-        written = [f"{name}.npz" for name in names.values()]
         for model, name in names.items():
             arrays[model].save(staging / f"{name}.npz")
-        if predictor.features.sketch is not None:
-            written += predictor.features.sketch.save(staging)
+        if features.sketch is not None:
+            features.sketch.save(staging)
+        if not isinstance(predictor, Ranker):
+            predictor.cells.save(staging)
         manifest = LengthManifest(
             schema_version=SCHEMA_VERSION,
             target=target,
+            estimator="forest",
+            sketch=None if features.sketch is None else "tfidf_svd",
+            pooled=features.pooled,
             models={
                 model: ModelEntry(
                     file=f"{name}.npz",
                     template_overhead_tokens=fitted.overheads[model],
                     rows=fitted.n_rows[model],
+                    bounds=bounds.get(model),
                 )
                 for model, name in names.items()
             },
-            workflows=list(predictor.features.workflows),
-            stages=list(predictor.features.stages),
-            quantiles=list(quantiles),
-            has_text=predictor.features.sketch is not None,
+            workflows=list(features.workflows),
+            stages=list(features.stages),
+            features=FeatureList(version=FEATURES_VERSION, columns=list(features.columns)),
+            quantiles=list(QUANTILES if bounds else ()),
             settings=settings.model_dump(),
             metrics=dict(metrics),
-            sha256={name: sha256(staging / name) for name in written},
+            sha256={path.name: sha256(path) for path in sorted(staging.iterdir())},
         )
         write_json(staging / METRICS, metrics)
         write_json(staging / MANIFEST, manifest.model_dump())

@@ -119,6 +119,19 @@ class ForestArrays:
         )  # fmt: skip
         return out
 
+    def spread(self, X: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+        """How far the trees disagree: the standard deviation of their leaves' means, shape (n,).
+
+        It is large where the trees had little to go by, as on rows unlike those of the training.
+        """
+        out = np.empty(len(X))
+        _spread(
+            np.ascontiguousarray(X, dtype=np.float32),
+            self.roots, self.feature, self.threshold, self.left, self.right,
+            self.leaf_start, self.leaf_ranks, self.values, out,
+        )  # fmt: skip
+        return out
+
     def save(self, path: Path) -> None:
         """Write the forest to an ``.npz`` file."""
         save_arrays(path, {field.name: getattr(self, field.name) for field in fields(self)})
@@ -172,6 +185,25 @@ def _evaluate(
             _histogram_quantiles(values, value_rows, first[row], total, q, out[row])
         else:
             out[row] = np.nan
+
+
+@numba.njit(cache=True, nogil=True)
+def _spread(
+    X: Array, roots: Array, feature: Array, threshold: Array, left: Array, right: Array,
+    leaf_start: Array, leaf_ranks: Array, values: Array, out: Array,
+) -> None:  # fmt: skip
+    means = np.empty(len(roots))
+    for row in range(len(X)):
+        for tree, root in enumerate(roots):
+            node = root
+            while feature[node] >= 0:
+                goes_left = X[row, feature[node]] <= threshold[node]
+                node = left[node] if goes_left else right[node]
+            total = 0.0
+            for rank in leaf_ranks[leaf_start[node] : leaf_start[node + 1]]:
+                total += values[rank]
+            means[tree] = total / (leaf_start[node + 1] - leaf_start[node])
+        out[row] = means.std()
 
 
 @numba.njit(cache=True, nogil=True)

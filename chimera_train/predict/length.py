@@ -1,134 +1,99 @@
 """Predicting the remaining output length of a program from each of its stages (Chimera §3.4).
 
-A length directory holds ``length.json`` (the manifest, written last), one ``.npz`` of forest arrays
-per model and, unless the traces held no text, the text sketch. Everything is checked when loaded.
-The same forests can predict a stage's own tokens instead; the manifest tells their target.
+A length directory holds ``length.json`` (the manifest, written last), one ``.npz`` of arrays per
+estimator, the cells and, unless the traces held no text, the text sketch. Everything is checked
+when loaded. The same estimators can predict a stage's own tokens; the manifest tells their target.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
-
-from chimera_train.config import Settings, load_manifest
 from chimera_train.errors import DataError
-from chimera_train.files import sha256
+from chimera_train.predict.cells import Cell, Cells, Level
 from chimera_train.predict.features import Features, StageRequest
 from chimera_train.predict.forest import ForestArrays
-from chimera_train.predict.text import TextSketch
+from chimera_train.predict.length_files import load_verified
+from chimera_train.predict.outside import Bounds
 
-__all__ = [
-    "MANIFEST",
-    "SCHEMA_VERSION",
-    "LengthManifest",
-    "LengthPredictor",
-    "ModelEntry",
-    "StageRequest",
-    "Target",
-    "load_verified",
-    "read_manifest",
-]
+__all__ = ["INTERVAL", "Estimator", "LengthPredictor", "Predicted", "StageRequest"]
 
-MANIFEST = "length.json"
-SCHEMA_VERSION = 1
+#: The quantiles between which four lengths in five shall lie.
+INTERVAL = (0.1, 0.9)
 
-Target = Literal["remaining", "stage", "rank"]
-"""The program's tokens from a stage on, the stage's own, or an order of the latter."""
+Floats = npt.NDArray[np.float64]
 
-_MEANING: dict[Target, str] = {
-    "remaining": "the tokens that a program still generates",
-    "stage": "the tokens of single stages",
-    "rank": "an order of single stages",
-}
+Source = Literal["model"] | Level
 
 
-class ModelEntry(Settings):
-    """One model's forest and the constant tokens its chat template adds to a prompt."""
+class Estimator(Protocol):
+    """Conditional quantiles of log(1 + tokens)."""
 
-    file: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\.npz$")
-    template_overhead_tokens: int
-    rows: int = Field(gt=0)  # stages it was fitted on
+    @property
+    def min_features(self) -> int: ...
 
+    def quantiles_above(
+        self, X: npt.NDArray[np.floating], quantiles: Sequence[float], above: Floats
+    ) -> Floats: ...
 
-class LengthManifest(Settings):
-    """``length.json``. ``sha256`` covers every other file that the predictor reads."""
+    def spread(self, X: npt.NDArray[np.floating]) -> Floats: ...
 
-    schema_version: int
-    target: Target = "remaining"
-    models: dict[str, ModelEntry] = Field(min_length=1)
-    workflows: list[str]
-    stages: list[str]
-    quantiles: list[float]  # those that were judged; any other can be asked for
-    has_text: bool
-    settings: dict[str, Any]
-    metrics: dict[str, Any]
-    sha256: dict[str, str]
+    def save(self, path: Path) -> None: ...
 
 
-def read_manifest(directory: Path) -> LengthManifest:
-    """Read the manifest of a length directory, not the files it names.
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Predictions and what they rest on.
 
-    Raises:
-        DataError: it is missing or damaged, or of a newer schema than this version's.
+    Attributes:
+        tokens: quantiles, shape (n, n_quantiles).
+        source: ``model`` where an estimator predicted; else what stood in for it: the lengths of
+            the same ``cell``, of the same ``workflow``, or ``global``, all that there are.
+        outside: how far each request lies outside the training data, shape (n,): from 0, inside,
+            to 1. Such a share of the prediction is that of its cell.
     """
-    return load_manifest(directory / MANIFEST, LengthManifest, SCHEMA_VERSION)
 
-
-def load_verified(directory: Path, target: Target) -> tuple[LengthManifest, Features]:
-    """The manifest and the features of a directory that predicts ``target``.
-
-    Every file that the manifest names is as it was written.
-
-    Raises:
-        DataError: it predicts something else, a file is missing or altered, or as
-            ``read_manifest``.
-    """
-    manifest = read_manifest(directory)
-    if manifest.target != target:
-        raise DataError(
-            f"{directory} predicts {_MEANING[manifest.target]} (target '{manifest.target}'), but"
-            f" {_MEANING[target]} (target '{target}') are needed here: give a directory of"
-            f" 'fit length --target {target}'."
-        )
-    for name, expected in manifest.sha256.items():
-        if Path(name).name != name or not (directory / name).is_file():
-            raise DataError(f"{directory} lacks '{name}', which {MANIFEST} names: fit again.")
-        if sha256(directory / name) != expected:
-            raise DataError(f"{directory / name} was altered after it was written: fit again.")
-    sketch = TextSketch.load(directory) if manifest.has_text else None
-    return manifest, Features(manifest.workflows, manifest.stages, sketch)
+    tokens: Floats
+    source: Sequence[Source]
+    outside: Floats
 
 
 class LengthPredictor:
-    """The forests of every model.
+    """The estimators of every model, and what stands in where they know nothing.
 
     Args:
         features: how requests become rows.
-        forests: model name → forest.
+        estimators: model name → estimator; one for all models if the features are pooled.
+        cells: the lengths of each (workflow, stage, model).
+        bounds: what the training data covers, by model.
         overheads: model name → tokens that its chat template adds to system + user tokens.
 
     Raises:
-        DataError: a forest tests a column that ``features`` does not have.
+        DataError: an estimator tests a column that ``features`` does not have.
     """
 
     def __init__(
         self,
         features: Features,
-        forests: Mapping[str, ForestArrays],
+        estimators: Mapping[str, Estimator],
+        cells: Cells,
+        bounds: Mapping[str, Bounds],
         overheads: Mapping[str, int],
     ) -> None:
-        for model, forest in forests.items():
-            if forest.min_features > features.n_features:
+        for model, estimator in estimators.items():
+            if estimator.min_features > features.n_features:
                 raise DataError(
-                    f"The length forest of '{model}' needs {forest.min_features} features, but"
-                    f" there are {features.n_features}: fit again."
+                    f"The length predictor of '{model}' needs {estimator.min_features} features,"
+                    f" but there are {features.n_features}: fit again."
                 )
-        self.models = tuple(sorted(forests))
+        self.models = tuple(sorted(estimators))
         self.features = features
-        self.forests = dict(forests)
+        self.estimators = dict(estimators)
+        self.cells = cells
+        self.bounds = dict(bounds)
         self._overheads = dict(overheads)
 
     @classmethod
@@ -138,57 +103,120 @@ class LengthPredictor:
         """Read a directory written by ``chimera-train fit length``.
 
         Raises:
-            DataError: a file is missing or altered, the schema is newer than this version's, or the
-                forests predict something else than ``target``.
+            DataError: a file is missing or altered, the schema or the features are not this
+                version's, or the estimators predict something else than ``target``.
         """
         manifest, features = load_verified(directory, target)
+        by_file = {
+            entry.file: ForestArrays.load(directory / entry.file)
+            for entry in manifest.models.values()
+        }
         return cls(
             features,
-            {model: ForestArrays.load(directory / e.file) for model, e in manifest.models.items()},
-            {model: e.template_overhead_tokens for model, e in manifest.models.items()},
+            {model: by_file[entry.file] for model, entry in manifest.models.items()},
+            Cells.load(directory),
+            {model: entry.bounds for model, entry in manifest.models.items() if entry.bounds},
+            {model: entry.template_overhead_tokens for model, entry in manifest.models.items()},
         )
 
     def template_overhead_tokens(self, model: str) -> int:
-        """Tokens that ``model``'s chat template adds: median of prompt − system − user."""
-        self._forest(model)
+        """Tokens that ``model``'s chat template adds: median of prompt − system − user.
+
+        Raises:
+            DataError: ``model`` was not fitted.
+        """
+        if model not in self._overheads:
+            raise DataError(
+                f"No lengths were fitted for model '{model}': there are {', '.join(self.models)}."
+            )
         return self._overheads[model]
 
     def predict(
         self, model: str, requests: Sequence[StageRequest], quantiles: Sequence[float] = (0.5,)
-    ) -> npt.NDArray[np.float64]:
+    ) -> Floats:
+        """``predict_with_source`` without the source: shape (n, len(quantiles)), tokens."""
+        return self.predict_with_source(model, requests, quantiles).tokens
+
+    def predict_with_source(
+        self, model: str, requests: Sequence[StageRequest], quantiles: Sequence[float] = (0.5,)
+    ) -> Predicted:
         """Quantiles of the tokens the program still generates, the stage itself included.
 
-        With target ``stage``, of the stage's tokens alone. The conditional median is ŷ. A workflow
-        or stage that was not in the training traces is predicted from its token counts and text
-        alone. Shape (n, len(quantiles)), tokens.
-
-        Raises:
-            DataError: ``model`` has no forest.
+        With target ``stage``, of the stage's tokens alone. The conditional median is ŷ. The 10 and
+        90 % quantiles are calibrated: on data exchangeable with the training data, at most a tenth
+        of the lengths lies beyond each. A request outside of what the training data covers gets a
+        mixture with its cell's quantiles, and one of a model, workflow or stage that was never
+        seen gets those of the narrowest cell that was.
         """
-        return self._forest(model).quantiles(self.features.rows(requests), quantiles)
+        return self._predict(model, requests, quantiles, None)
 
     def remaining_after(
-        self, model: str, requests: Sequence[StageRequest], generated: Sequence[int]
-    ) -> npt.NDArray[np.float64]:
-        """Median of ``Y − g`` given ``Y > g``, where g tokens of the stage are already generated.
+        self,
+        model: str,
+        requests: Sequence[StageRequest],
+        generated: Sequence[int],
+        quantiles: Sequence[float] = (0.5,),
+    ) -> Floats:
+        """Quantiles of ``Y − g`` given ``Y > g``, where g tokens of the stage are generated.
 
         Conditioning, instead of flooring ŷ − g at one token, keeps a request that outlives ŷ from
         looking almost done. Where no target in the request's leaves exceeds g, all training rows of
         the model stand in; a request longer than every one of those is expected to double, as under
-        a Pareto tail of index one, whose median excess over g is g. Shape (n,), tokens.
-
-        Raises:
-            DataError: ``model`` has no forest.
+        a Pareto tail of index one, whose median excess over g is g. Shape (n, len(quantiles)),
+        tokens, positive.
         """
         g = np.asarray(generated, dtype=np.float64)
-        forest = self._forest(model)
-        median = forest.quantiles_above(self.features.rows(requests), (0.5,), g)[:, 0]
-        return np.where(np.isnan(median), g, median - g)
+        tokens = self._predict(model, requests, quantiles, g).tokens
+        return np.where(np.isnan(tokens), g[:, None], tokens - g[:, None])
 
-    def _forest(self, model: str) -> ForestArrays:
-        try:
-            return self.forests[model]
-        except KeyError:
-            raise DataError(
-                f"No length forest for model '{model}': there are {', '.join(self.models)}."
-            ) from None
+    def _predict(
+        self,
+        model: str,
+        requests: Sequence[StageRequest],
+        quantiles: Sequence[float],
+        above: Floats | None,
+    ) -> Predicted:
+        """Quantiles of all lengths, or of those above a bound for each request, NaN if none is."""
+        bound = np.full(len(requests), -np.inf) if above is None else above
+        found = [self.cells.find(model, r.workflow, r.stage) for r in requests]
+        source: list[Source] = ["model" if level == "cell" else level for _, level in found]
+        # The median comes last, for the correction of the others must not cross it.
+        asked = [*quantiles, 0.5]
+        if model in self.estimators:
+            X, estimator = self.features.rows(model, requests), self.estimators[model]
+            # Half a token more: logarithms of whole numbers need not agree to the last digit.
+            log_bound = bound if above is None else np.log1p(bound + 0.5)
+            logs = estimator.quantiles_above(X, asked, log_bound)
+            spread, sketch = estimator.spread(X), self.features.sketch
+            outside = self.bounds[model].outside(requests, spread, sketch)
+            outside[[level != "cell" for _, level in found]] = 1.0
+        else:
+            source = [level for _, level in found]
+            logs, outside = np.full((len(requests), len(asked)), np.nan), np.ones(len(requests))
+
+        for row in np.flatnonzero(outside):
+            in_cell = np.log1p(found[row][0].quantiles(asked, bound[row]))
+            if outside[row] == 1:
+                logs[row] = in_cell
+            elif not np.isnan(in_cell[0]):
+                logs[row] += outside[row] * (in_cell - logs[row])
+        if above is None:
+            logs = _calibrated(logs, asked, [cell for cell, _ in found])
+        # A millionth of a token, so that whole numbers survive the way through the logarithm.
+        tokens = np.round(np.maximum(np.expm1(logs[:, :-1]), 0.0), 6)
+        return Predicted(tokens, source, outside)
+
+
+def _calibrated(logs: Floats, quantiles: Sequence[float], cells: Sequence[Cell]) -> Floats:
+    """Quantiles with the cells' corrections, which are whole at ``INTERVAL`` and none at ½.
+
+    The last column is the median, which no other crosses.
+    """
+    q, (low, high), median = np.asarray(quantiles), INTERVAL, logs[:, -1:]
+    ends = np.array([(cell.low, cell.high) for cell in cells]).reshape(len(cells), 2)
+    lower = logs + ends[:, :1] * np.clip((0.5 - q) / (0.5 - low), 0, 1)
+    upper = logs + ends[:, 1:] * np.clip((q - 0.5) / (high - 0.5), 0, 1)
+    logs = np.where(q < 0.5, np.minimum(lower, median), np.maximum(upper, median))
+    order = np.argsort(q, kind="stable")
+    logs[:, order] = np.sort(logs[:, order], axis=1)
+    return logs

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from chimera_train.errors import DataError
 from chimera_train.predict.arrays import load_arrays, save_arrays
 from chimera_train.predict.features import Features, StageRequest
-from chimera_train.predict.length import load_verified
+from chimera_train.predict.length_files import load_verified
 
 __all__ = ["Ranker", "Scorer"]
 
@@ -106,4 +106,4 @@ class Ranker:
         """
         if model not in self.scorers:
             raise DataError(f"No scorer for model '{model}': there are {', '.join(self.models)}.")
-        return self.scorers[model](self.features.rows(requests))
+        return self.scorers[model](self.features.rows(model, requests))

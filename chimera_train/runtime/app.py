@@ -130,7 +130,7 @@ class _Views:
                 "model": None if engine is None else gateway.engine_models[engine],
                 "n_requests": program.n_requests,
                 "in_flight": program.in_flight,
-                "generated_tokens": program.generated_tokens,
+                "generated_tokens": program.history.generated_tokens,
             }
         )
 

@@ -135,9 +135,7 @@ class Gateway:
         finally:
             self._in_flight -= 1
             now_ms = self.clock()
-            self.programs.leave(
-                program, trip.observer.output_tokens if trip.completed else 0, now_ms
-            )
+            self.programs.leave(program, trip.history(), now_ms)
             if call.program_id is None:
                 self.programs.end(program)
             self._note(trip, now_ms)
@@ -177,7 +175,7 @@ class Gateway:
                     system_text=call.system_text,
                     user_text=call.user_text,
                     token_ids=call.token_ids,
-                    generated_tokens=program.generated_tokens,
+                    history=program.history,
                     engines=self._everything if engine is None else [engine],
                     with_lengths=self.dispatcher.needs_lengths,
                     with_confidence=self.dispatcher.needs_confidence and program.confidence is None,

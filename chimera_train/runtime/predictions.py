@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chimera_train.predict.features import StageRequest
+from chimera_train.predict.history import History
 
 __all__ = ["Batcher", "Prediction", "Predictors", "Query", "predict_batch"]
 
@@ -72,7 +73,7 @@ class Query:
     Attributes:
         system_text, user_text: the prompt.
         token_ids: prompt tokens that came as ids.
-        generated_tokens: output tokens of the program's earlier stages.
+        history: what the program has done before.
         engines: the engines that may get the request; ŷ is predicted for their models.
         with_lengths, with_confidence: which predictions the policy needs.
     """
@@ -82,7 +83,7 @@ class Query:
     system_text: str
     user_text: str
     token_ids: int
-    generated_tokens: int
+    history: History
     engines: Sequence[int]
     with_lengths: bool
     with_confidence: bool
@@ -226,5 +227,5 @@ def _stage_request(query: Query, tokens: tuple[int, int], overhead: int) -> Stag
         system_tokens=system,
         user_tokens=user,
         prompt_tokens=system + user + overhead,
-        generated_tokens=query.generated_tokens,
+        history=query.history,
     )

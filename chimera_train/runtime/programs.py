@@ -6,11 +6,12 @@ nothing was heard of it for a while. The table is bounded: the longest idle prog
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from chimera_train.predict.history import History
 from chimera_train.runtime.api import ApiError
 
 __all__ = ["Program", "ProgramTable"]
@@ -24,7 +25,7 @@ class Program:
         workflow: as its first request said.
         n_requests: requests seen so far.
         in_flight: requests that are not answered yet.
-        generated_tokens: output tokens of its answered requests.
+        history: its answered requests.
         confidence: the router's confidence in each engine's model, shape (n_engines,), from the
             program's first request; None if the policy does not use it.
         touched_ms: when it was last heard of.
@@ -36,7 +37,7 @@ class Program:
     touched_ms: float
     n_requests: int = 0
     in_flight: int = 0
-    generated_tokens: int = 0
+    history: History = field(default_factory=History)
     confidence: npt.NDArray[np.float64] | None = None
     ended: bool = False
 
@@ -80,10 +81,10 @@ class ProgramTable:
         self._touch(program, now_ms)
         return program
 
-    def leave(self, program: Program, output_tokens: int, now_ms: float) -> None:
-        """A request of ``program`` is answered, with so many output tokens."""
+    def leave(self, program: Program, history: History, now_ms: float) -> None:
+        """A request of ``program`` is over, which makes its history this one."""
         program.in_flight -= 1
-        program.generated_tokens += output_tokens
+        program.history = history
         self._touch(program, now_ms)
         if program.ended and not program.in_flight:
             self._forget(program)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chimera_train.predict.history import History
 from chimera_train.relay.events import StreamObserver
 from chimera_train.runtime.api import Call
 from chimera_train.runtime.dispatcher import Slot
@@ -58,6 +59,13 @@ class Trip:
     def queue_ms(self) -> float | None:
         """Time spent waiting for the last slot."""
         return None if self.slot is None else self.slot.granted_ms - self.slot.admitted_ms
+
+    def history(self) -> History:
+        """That of its program, at its end."""
+        before, observer = self.program.history, self.observer
+        if not self.completed:
+            return before
+        return before.after(self.call.stage, observer.prompt_tokens or 0, observer.output_tokens)
 
     def row(self, now_ms: float, engines: Sequence[str], models: Sequence[str]) -> dict[str, Any]:
         """The request as a row of the decision log, at its end."""

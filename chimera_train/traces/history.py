@@ -6,6 +6,7 @@ was trained on.
 
 import pandas as pd
 
+from chimera_train.predict.history import History
 from chimera_train.traces.store import Traces
 
 __all__ = ["stage_history"]
@@ -15,7 +16,8 @@ def stage_history(traces: Traces) -> pd.DataFrame:
     """One row per completed stage of the programs in ``traces``, in program and stage order.
 
     Columns: program_id, question_id, model, workflow, stage, text, system_tokens, user_tokens,
-    prompt_tokens, output_tokens, generated_tokens (by earlier stages), finish_reason.
+    prompt_tokens, output_tokens, history (``predict.history.History``), generated_tokens (by
+    earlier stages), finish_reason.
 
     ``text`` is the stage's user message; where it was not stored, the question; where neither was,
     empty. System tokens that were not recorded count as 0, user tokens as the rest of the prompt.
@@ -44,7 +46,21 @@ def stage_history(traces: Traces) -> pd.DataFrame:
             .astype("int64"),
             "prompt_tokens": stages["prompt_tokens"],
             "output_tokens": output,
+            "history": _histories(stages),
             "generated_tokens": output.groupby(stages["program_id"]).cumsum() - output,
             "finish_reason": stages["finish_reason"],
         }
     )
+
+
+def _histories(stages: pd.DataFrame) -> list[History]:
+    """What came before each stage; the stages of a program follow each other."""
+    histories = []
+    before, current = History(), None
+    columns = ("program_id", "stage", "prompt_tokens", "output_tokens")
+    for program, stage, prompt, output in zip(*(stages[c].tolist() for c in columns), strict=True):
+        if program != current:
+            before, current = History(), program
+        histories.append(before)
+        before = before.after(stage, int(prompt), int(output))
+    return histories

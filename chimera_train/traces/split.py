@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-__all__ = ["HOLDOUT_FOLD", "N_FOLDS", "fold", "folds"]
+__all__ = ["HOLDOUT_FOLD", "N_FOLDS", "fold", "folds", "hashed"]
 
 N_FOLDS = 5
 HOLDOUT_FOLD = 0
@@ -19,10 +19,18 @@ HOLDOUT_FOLD = 0
 
 def fold(question_id: str) -> int:
     """The fold, 0 to ``N_FOLDS`` - 1, of one question."""
-    digest = hashlib.sha256(question_id.encode()).digest()
-    return int.from_bytes(digest[:8], "big") % N_FOLDS
+    return _hash(question_id, N_FOLDS)
 
 
 def folds(question_ids: pd.Series) -> npt.NDArray[np.int64]:
     """The fold of every row, shape (n,)."""
     return question_ids.map(fold).to_numpy(dtype=np.int64)
+
+
+def hashed(question_ids: pd.Series, purpose: str, parts: int) -> npt.NDArray[np.int64]:
+    """A part of every row, 0 to ``parts`` - 1, independent of other purposes' and of the folds."""
+    return question_ids.map(lambda name: _hash(f"{purpose}:{name}", parts)).to_numpy(dtype=np.int64)
+
+
+def _hash(name: str, parts: int) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % parts

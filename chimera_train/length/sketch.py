@@ -1,0 +1,99 @@
+"""Fitting the text sketch: directions in which the training texts differ, and lengths do.
+
+Singular vectors tell texts apart; they do not know what is wanted of them. A ridge regression of
+the lengths on the terms does, so each model gets its coefficients as one direction more. A row that
+helped to fit its own score would promise too much, so training rows get the scores of coefficients
+fitted on the other folds.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import Ridge
+
+from chimera_train.length.settings import LengthSettings
+from chimera_train.predict.text import TextSketch
+from chimera_train.predict.text_columns import TERM
+
+__all__ = ["CELL", "fit_sketch"]
+
+CELL = ["workflow", "stage", "model"]
+
+Floats = npt.NDArray[np.float64]
+
+
+def fit_sketch(
+    rows: pd.DataFrame, settings: LengthSettings
+) -> tuple[TextSketch | None, Floats]:
+    """A sketch of the rows' texts, and each row's score from the other folds, shape (n,).
+
+    No sketch, and scores of zero, where the texts tell nothing apart or the settings leave it out.
+    """
+    none = None, np.zeros(len(rows))
+    text, texts = pd.factorize(rows["text"], sort=True)
+    if settings.sketch_components == 0:
+        return none
+    vectorizer = TfidfVectorizer(
+        token_pattern=TERM.pattern,
+        ngram_range=(1, 2),
+        sublinear_tf=True,
+        min_df=2,
+        max_features=settings.max_vocabulary,
+    )
+    try:
+        weights = vectorizer.fit_transform(texts)
+    except ValueError:  # no text has a term, or no two texts share one
+        return none
+    rank = min(weights.shape)
+    if rank < 2:
+        return none
+    svd = TruncatedSVD(min(settings.sketch_components, rank), random_state=settings.seed)
+    svd.fit(weights)
+    coefficients, scores = length_scores(weights, text, rows, settings.score_ridge)
+    sketch = TextSketch(
+        vectorizer.get_feature_names_out().tolist(),
+        vectorizer.idf_.astype(np.float32),
+        np.hstack([svd.components_.T, coefficients]).astype(np.float32),
+    )
+    return sketch, scores
+
+
+def length_scores(
+    vectors: Any, text: npt.NDArray[np.int64], rows: pd.DataFrame, penalty: float
+) -> tuple[Floats, Floats]:
+    """Where each model's answers get longer, and the rows' scores in that direction.
+
+    Args:
+        vectors: of the texts, dense or sparse, shape (n_texts, n_dimensions).
+        text: which text each row has, shape (n,).
+        rows: columns of ``CELL``, fold, target_tokens.
+        penalty: of the squared coefficients.
+
+    Returns:
+        Coefficients, shape (n_dimensions, n_models), models in order of their names; scores from
+        the other folds, shape (n,).
+    """
+    logs = np.log1p(rows["target_tokens"].astype(np.float64))
+    surplus = (logs - logs.groupby([rows[name] for name in CELL]).transform("mean")).to_numpy()
+    folds, scores = rows["fold"].to_numpy(), np.zeros(len(rows))
+    coefficients = []
+    for positions in rows.groupby("model").indices.values():
+
+        def fit(chosen: npt.NDArray[np.int64]) -> Floats:
+            # Stages of one text count as one, with the weight of all.
+            used, place, n = np.unique(text[chosen], return_inverse=True, return_counts=True)
+            mean = np.bincount(place, surplus[chosen]) / n
+            ridge = Ridge(alpha=penalty, fit_intercept=False).fit(vectors[used], mean, n)
+            return np.asarray(ridge.coef_)
+
+        coefficients.append(fit(positions))
+        for fold in np.unique(folds[positions]):
+            is_own = folds[positions] == fold
+            if not is_own.all():
+                own = positions[is_own]
+                scores[own] = vectors[text[own]] @ fit(positions[~is_own])
+    return np.column_stack(coefficients), scores
