@@ -81,7 +81,8 @@ def check_network(
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     generator = torch.Generator().manual_seed(0)
     # One token, odd shapes, and more tokens than a local attention window of ModernBERT.
-    for rows, length in ((1, 1), (1, 7), (5, 33), (2, min(max_length, 300))):
+    for rows, tokens in ((1, 1), (1, 7), (5, 33), (2, 300)):
+        length = min(tokens, max_length)
         ids = torch.randint(vocabulary, (rows, length), generator=generator)
         mask = torch.ones_like(ids)
         mask[-1, (length + 1) // 2 :] = 0  # padding
@@ -96,10 +97,16 @@ def check_network(
             )
 
 
-def quantize(full: Path, path: Path) -> None:
-    """Write the network ``full`` to ``path`` with weights of 8 bits."""
+def quantize(full: Path, path: Path, *, per_channel: bool = False) -> None:
+    """Write the network ``full`` to ``path`` with weights of 8 bits.
+
+    Args:
+        full: the network in full precision.
+        path: the file to write.
+        per_channel: give each column of a weight matrix a scale of its own.
+    """
     with _quiet_exporter():
-        quantize_dynamic(full, path, weight_type=QuantType.QInt8)
+        quantize_dynamic(full, path, weight_type=QuantType.QInt8, per_channel=per_channel)
 
 
 def export_tokenizer(tokenizer: Any, path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
@@ -42,12 +43,14 @@ def load_pretrained(encoder: str, network: Any, setting: str, **config: Any) -> 
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **source)
         model = network.from_pretrained(name, dtype=torch.float32, **source, **config)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(
             f"{setting}: '{encoder}' is neither a directory with an encoder nor"
             f" one that the hub delivers: {' '.join(str(error).split())}"
         ) from error
-    if not tokenizer.is_fast or tokenizer.pad_token is None:
+    # transformers makes an empty tokenizer where the encoder's is missing.
+    is_empty = len(tokenizer) <= len(tokenizer.all_special_ids)
+    if not tokenizer.is_fast or tokenizer.pad_token is None or is_empty:
         raise ConfigError(
             f"{setting}: '{encoder}' has no fast tokenizer with a padding token:"
             " choose an encoder of the BERT family."

@@ -38,6 +38,7 @@ class TextNetwork:
         except Exception as error:  # tokenizers raises plain Exception for every failure
             raise DataError(f"{tokenizer} is not a usable tokenizer file: {error}.") from error
         self._tokenizer.enable_truncation(max_length)
+        self._pad_id = (self._tokenizer.padding or {}).get("pad_id", 0)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -66,6 +67,8 @@ class TextNetwork:
                 text.encode(errors="replace").decode() for text in texts[start : start + batch]
             ]
             encodings = self._tokenizer.encode_batch(clean)
+            for encoding in encodings:  # a network takes no sequence of nothing
+                encoding.pad(1, pad_id=self._pad_id)
             feed: dict[str, Any] = {
                 "input_ids": np.array([encoding.ids for encoding in encodings], dtype=np.int64),
                 "attention_mask": np.array(
