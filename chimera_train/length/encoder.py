@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
+from joblib import Parallel, delayed
 from torch.nn.functional import normalize
 from transformers import AutoModel
 from transformers.utils import cached_file
@@ -30,7 +31,7 @@ __all__ = ["KnownTexts", "fit_encoder_sketch", "fit_projection", "open_encoder"]
 _SETTING = "fit_length.encoder"
 _POOLING = "1_Pooling/config.json"
 _FLAG = "pooling_mode_"
-# Variance, as a share of the largest component's, below which a component is rounding.
+# Embeddings have length one: a smaller variance is rounding.
 _NEGLIGIBLE = 1e-12
 
 Pooling = Literal["mean", "cls"]
@@ -51,14 +52,24 @@ class KnownTexts:
         # What the network computes in; half the memory of float64.
         self._table = np.empty((0, encoder.dim), dtype=np.float32)
 
-    def learn(self, texts: Sequence[str], output: Output) -> None:
-        """Embed those of ``texts`` that are not known yet, showing how far it is."""
+    def learn(self, texts: Sequence[str], output: Output, *, n_jobs: int = -1) -> None:
+        """Embed those of ``texts`` that are not known yet, showing how far it is.
+
+        Args:
+            texts: any strings.
+            output: where progress goes.
+            n_jobs: texts that are embedded at the same time; -1 takes one per core.
+        """
         new = [text for text in dict.fromkeys(texts) if text not in self._row]
         vectors = np.empty((len(new), self.dim), dtype=np.float32)
+        # Cores that share one text wait for each other at every layer.
+        parallel = Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator")
         with output.progress() as progress:
             task = progress.add_task("Embedding the texts", total=len(new), note="")
-            for row, text in enumerate(new):
-                vectors[row] = self._encoder.embed([text])
+            for row, vector in enumerate(
+                parallel(delayed(self._encoder.embed)([text]) for text in new)
+            ):
+                vectors[row] = vector
                 progress.advance(task)
         self._row |= {text: row for row, text in enumerate(new, start=len(self._row))}
         self._table = np.concatenate([self._table, vectors])
@@ -77,7 +88,7 @@ class KnownTexts:
 
 
 @contextmanager
-def open_encoder(encoder: str, *, max_length: int, threads: int = 0) -> Iterator[Encoder]:
+def open_encoder(encoder: str, *, max_length: int) -> Iterator[Encoder]:
     """Export ``encoder`` for as long as the block runs; sketches are saved within it.
 
     The weights have 8 bits: the network is then a quarter as large and twice as fast.
@@ -88,7 +99,6 @@ def open_encoder(encoder: str, *, max_length: int, threads: int = 0) -> Iterator
             without one it is the mean. Layers that sentence-transformers adds behind are left out.
         max_length: tokens of a text that are read, special ones included; fewer where the encoder
             reads fewer. The rest is cut off.
-        threads: as for ``Encoder``.
 
     Raises:
         ConfigError: there is no such encoder, it is not a text encoder with a fast tokenizer, or
@@ -98,7 +108,7 @@ def open_encoder(encoder: str, *, max_length: int, threads: int = 0) -> Iterator
     with tempfile.TemporaryDirectory(prefix="chimera-train-encoder-") as name:
         directory = Path(name)
         reads = _export(encoder, directory, max_length)
-        yield Encoder(directory, max_length=reads, threads=threads)
+        yield Encoder(directory, max_length=reads)
 
 
 def fit_encoder_sketch(
@@ -128,7 +138,6 @@ def fit_projection(
     centred = embeddings - mean
     variances, directions = np.linalg.eigh(centred.T @ centred / len(embeddings))
     order = np.argsort(-variances)[:components]
-    # Embeddings have length one: what is far below is no variance.
     order = order[variances[order] > _NEGLIGIBLE]
     projection = directions[:, order]
     largest = np.abs(projection).argmax(axis=0)

@@ -48,7 +48,6 @@ class Encoder:
     Args:
         directory: holds both; :meth:`save` reads them again.
         max_length: tokens, special ones included, after which a text is cut off.
-        threads: CPU threads of one call; 0 takes one per core.
 
     Raises:
         DataError: a file is missing or damaged.
@@ -57,10 +56,10 @@ class Encoder:
     dim: int
     max_length: int
 
-    def __init__(self, directory: Path, *, max_length: int, threads: int = 1) -> None:
+    def __init__(self, directory: Path, *, max_length: int) -> None:
         self._directory = directory
         self._network = TextNetwork(
-            directory / NETWORK, directory / TOKENIZER, max_length=max_length, threads=threads
+            directory / NETWORK, directory / TOKENIZER, max_length=max_length
         )
         self.dim = self._network.n_outputs
         self.max_length = max_length
@@ -127,7 +126,7 @@ class EncoderSketch:
         return [*self.encoder.save(directory), _ARRAYS]
 
     @classmethod
-    def load(cls, directory: Path, *, threads: int = 1) -> Self:
+    def load(cls, directory: Path) -> Self:
         """Read what :meth:`save` wrote.
 
         Raises:
@@ -140,5 +139,5 @@ class EncoderSketch:
         max_length = arrays["max_length"]
         if max_length.shape != () or max_length < 1:
             raise DataError(f"{directory / _ARRAYS}: 'max_length' is not a count: fit again.")
-        encoder = Encoder(directory, max_length=int(max_length), threads=threads)
+        encoder = Encoder(directory, max_length=int(max_length))
         return cls(encoder, arrays["mean"], arrays["projection"])

@@ -22,7 +22,7 @@ class TextNetwork:
             sequence) to one output of shape (batch, n_outputs).
         tokenizer: the tokenizer file; its padding is used.
         max_length: tokens, special ones included, after which a text is cut off.
-        threads: CPU threads of one call; 0 takes one per core.
+        threads: CPU threads of one call.
 
     Raises:
         DataError: a file is not what it should be.
