@@ -34,7 +34,7 @@ _FLAG = "pooling_mode_"
 # Embeddings have length one: a smaller variance is rounding.
 _NEGLIGIBLE = 1e-12
 
-Pooling = Literal["mean", "cls"]
+_Pooling = Literal["mean", "cls"]
 
 
 class KnownTexts:
@@ -177,7 +177,7 @@ def _export(encoder: str, directory: Path, max_length: int) -> int:
 class _Embedding(torch.nn.Module):
     """The network as a function of two tensors to one vector a text, of length one."""
 
-    def __init__(self, model: Any, pooling: Pooling) -> None:
+    def __init__(self, model: Any, pooling: _Pooling) -> None:
         super().__init__()
         self.model = model
         self.pooling = pooling
@@ -190,7 +190,7 @@ class _Embedding(torch.nn.Module):
         return normalize((hidden * attention_mask.unsqueeze(-1)).sum(1))
 
 
-def _pooling(encoder: str) -> Pooling:
+def _pooling(encoder: str) -> _Pooling:
     """How ``encoder`` says that its token vectors become one."""
     name, source = source_of(encoder)
     try:
