@@ -113,7 +113,7 @@ def write_length(
 
 def file_names(models: Iterable[str]) -> dict[str, str]:
     """A name for each model that files and registries accept, distinct even ignoring case."""
-    taken = {"sketch"}
+    taken = {"sketch", "encoder"}
     names: dict[str, str] = {}
     for model in models:
         slug = re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.") or "model"

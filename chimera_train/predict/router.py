@@ -10,13 +10,12 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
 from pydantic import Field, FiniteFloat
-from tokenizers import Tokenizer
 
 from chimera_train.config import Settings, load_manifest
 from chimera_train.errors import DataError
 from chimera_train.files import sha256
+from chimera_train.predict.text_network import TextNetwork
 
 __all__ = ["MANIFEST", "NETWORKS", "SCHEMA_VERSION", "TOKENIZER", "OnnxRouter"]
 
@@ -81,21 +80,8 @@ class OnnxRouter:
         self.models = tuple(models)
         self._scale = np.asarray(scale, dtype=np.float64)
         self._bias = np.asarray(bias, dtype=np.float64)
-        try:
-            self._tokenizer = Tokenizer.from_file(str(tokenizer))
-        except Exception as error:  # tokenizers raises plain Exception for every failure
-            raise DataError(f"{tokenizer} is not a usable tokenizer file: {error}.") from error
-        self._tokenizer.enable_truncation(max_length)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        try:
-            self._session = onnxruntime.InferenceSession(
-                str(network), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # onnxruntime has no common base for its exceptions
-            raise DataError(f"{network} is not a usable ONNX file: {error}.") from error
-        outputs = self._session.get_outputs()[0].shape[-1]
+        self._network = TextNetwork(network, tokenizer, max_length=max_length, threads=threads)
+        outputs = self._network.n_outputs
         if outputs != len(self.models):
             raise DataError(
                 f"{network} has {outputs} outputs for {len(self.models)} label(s): export it again."
@@ -132,21 +118,7 @@ class OnnxRouter:
 
     def logits(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
         """Uncalibrated logits, shape (len(texts), n_models)."""
-        parts = [np.empty((0, len(self.models)))]
-        for start in range(0, len(texts), _BATCH):
-            # A request body may hold a lone surrogate, which has no UTF-8 form.
-            batch = [
-                text.encode(errors="replace").decode() for text in texts[start : start + _BATCH]
-            ]
-            encodings = self._tokenizer.encode_batch(batch)
-            feed: dict[str, Any] = {
-                "input_ids": np.array([encoding.ids for encoding in encodings], dtype=np.int64),
-                "attention_mask": np.array(
-                    [encoding.attention_mask for encoding in encodings], dtype=np.int64
-                ),
-            }
-            parts.append(self._session.run(["logits"], feed)[0].astype(np.float64))
-        return np.concatenate(parts)
+        return self._network.run(texts, batch=_BATCH)
 
 
 def _sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

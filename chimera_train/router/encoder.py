@@ -2,20 +2,18 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     ModernBertConfig,
     ModernBertForSequenceClassification,
     PreTrainedTokenizerFast,
 )
 
 from chimera_train.errors import ConfigError
+from chimera_train.pretrained import load_pretrained
 from chimera_train.router.settings import SMALL, RouterSettings, SmallEncoder
 
 __all__ = ["build_encoder"]
@@ -54,29 +52,13 @@ def build_encoder(
     if settings.encoder == SMALL:
         return _small(settings.small or SmallEncoder(), settings.max_length, config, texts)
 
-    name, _, revision = settings.encoder.partition("@")
-    if Path(settings.encoder).is_dir():
-        name, revision = settings.encoder, ""
-    try:
-        source = {"revision": revision} if revision else {}
-        tokenizer = AutoTokenizer.from_pretrained(name, **source)
-        model = AutoModelForSequenceClassification.from_pretrained(
-            name,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,  # the head of a router of other models is replaced
-            **source,
-            **config,
-        )
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"fit_router.encoder: '{settings.encoder}' is neither a directory with an encoder nor"
-            f" one that the hub delivers: {' '.join(str(error).split())}"
-        ) from error
-    if not tokenizer.is_fast or tokenizer.pad_token is None:
-        raise ConfigError(
-            f"fit_router.encoder: '{settings.encoder}' has no fast tokenizer with a padding token:"
-            " choose an encoder of the BERT family."
-        )
+    model, tokenizer = load_pretrained(
+        settings.encoder,
+        AutoModelForSequenceClassification,
+        "fit_router.encoder",
+        ignore_mismatched_sizes=True,  # the head of a router of other models is replaced
+        **config,
+    )
     limit = model.config.max_position_embeddings
     if settings.max_length > limit:
         raise ConfigError(

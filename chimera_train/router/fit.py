@@ -5,14 +5,11 @@ holdout questions are seen by nothing before.
 """
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from transformers.utils import logging as transformers_logging
 
 from chimera_train.errors import ConfigError
 from chimera_train.files import replaced_directory, sha256, write_json
@@ -24,6 +21,7 @@ from chimera_train.predict.router import (
     TOKENIZER,
     OnnxRouter,
 )
+from chimera_train.pretrained import quiet_transformers
 from chimera_train.router.baselines import baseline_scores
 from chimera_train.router.calibrate import fit_calibration
 from chimera_train.router.export import export_router
@@ -70,7 +68,7 @@ def fit_router(
     _refuse_foreign(out_dir)
     parts = split(router_data(load_traces(traces_dir)))
     work = out_dir.parent / f".{out_dir.name}.work"
-    with _quiet_transformers():
+    with quiet_transformers():
         trained = train(parts.training, parts.validation, settings, work, output)
         with replaced_directory(out_dir) as staging:
             output.info("Exporting and judging the router.")
@@ -195,18 +193,3 @@ def _refuse_foreign(out_dir: Path) -> None:
             )
     elif out_dir.exists():
         raise ConfigError(f"{out_dir} is a file: choose a directory for --out.")
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Silence what transformers says for notebooks: bars, and notes on untrained heads."""
-    verbosity = transformers_logging.get_verbosity()
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()

@@ -84,10 +84,11 @@ def test_model_names_become_distinct_file_names() -> None:
         "qwen/qwen3-8b@abc",
         "/models/x",
         "sketch",
+        "encoder",
         "::",
         "Qwen-Qwen3-8B-abc-2",
     ]
     names = file_names(models)
     assert names["Qwen/Qwen3-8B@abc"] == "Qwen-Qwen3-8B-abc"
     assert names["/models/x"] == "models-x"
-    assert len({name.lower() for name in names.values()} | {"sketch"}) == len(models) + 1
+    assert len({name.lower() for name in names.values()} | {"sketch", "encoder"}) == len(models) + 2
