@@ -22,9 +22,10 @@ import pandas as pd
 
 from chimera_train.length.metrics import Numbers, resampled_interval, split_by
 
-__all__ = ["LOADS", "mean_queue", "queue_value"]
+__all__ = ["LOADS", "ORDERS", "mean_queue", "queue_value"]
 
 LOADS = (0.7, 0.9)
+ORDERS = ("fcfs", "stjf", "oracle", "prompt_length", "stage_median")
 
 
 def mean_queue(lengths: Numbers, keys: Numbers, load: float) -> float:
@@ -48,8 +49,8 @@ def mean_queue(lengths: Numbers, keys: Numbers, load: float) -> float:
 def queue_value(judged: pd.DataFrame, seed: int) -> dict[str, Any]:
     """Load → order → queue time of the judged rows under it.
 
-    The orders are fcfs; stjf by what was ``predicted``; its ``oracle``; and stjf by prompt length
-    and by the median of a stage. ``queue_service_times`` is the mean queue time in mean service
+    The ``ORDERS`` are fcfs; stjf by what was predicted; its oracle; and stjf by prompt length and
+    by the median of a cell. ``queue_service_times`` is the mean queue time in mean service
     times, ``ratio_to_fcfs`` the same against FCFS, with an interval over programs (``ci``) for
     what was predicted. An engine serves one model, and predictions of different folds cannot be
     compared: each model and fold has a server of its own, at the same load, and figures are means
@@ -70,7 +71,7 @@ def queue_value(judged: pd.DataFrame, seed: int) -> dict[str, Any]:
     value: dict[str, Any] = {}
     for load in LOADS:
         queues = partial(_queues, columns, server, load)
-        of_all = queues(np.arange(len(judged), dtype=np.int64), tuple(columns))
+        of_all = queues(np.arange(len(judged), dtype=np.int64), ORDERS)
         value[str(load)] = {
             order: {"queue_service_times": queue, "ratio_to_fcfs": queue / of_all["fcfs"]}
             for order, queue in of_all.items()
