@@ -6,7 +6,6 @@ predictor's is such noise. It is no strict bound: the median of many samples wou
 than the one that is taken.
 """
 
-import numpy as np
 import pandas as pd
 
 __all__ = ["with_other_sample"]
@@ -21,21 +20,21 @@ def with_other_sample(judged: pd.DataFrame) -> pd.DataFrame:
     each of its stages by that program's stage of the same id. Stages that the other program did not
     reach are left out, and so is what was sampled once.
     """
-    rows = judged.assign(
-        # A stage id that occurs twice in a program is told by the same occurrence.
-        _occurrence=judged.groupby(["program_id", "stage"]).cumcount(),
-        _sample=judged.groupby(_PROGRAM)["program_id"].transform(_numbered),
-        _samples=judged.groupby(_PROGRAM)["program_id"].transform("nunique"),
+    programs = judged[[*_PROGRAM, "program_id"]].drop_duplicates("program_id")
+    same = programs.groupby(_PROGRAM)
+    programs["_sample"], programs["_samples"] = (
+        same.cumcount(),
+        same["program_id"].transform("size"),
     )
-    rows = rows[rows["_samples"] > 1]
+    programs = programs.loc[programs["_samples"] > 1, ["program_id", "_sample", "_samples"]]
+    # A stage id that occurs twice in a program is told by the same occurrence.
+    occurrence = judged.groupby(["program_id", "stage"]).cumcount()
+    rows = judged.assign(_occurrence=occurrence).merge(programs, on="program_id")
+
     keys = [*_PROGRAM, "stage", "_occurrence", "_sample"]
     others = rows[[*keys, "_samples", "target_tokens"]].rename(
         columns={"target_tokens": "other_sample"}
     )
     others["_sample"] = (others["_sample"] - 1) % others.pop("_samples")
-    told = rows.merge(others, on=keys, how="inner", validate="one_to_one")
+    told = rows.merge(others, on=keys, validate="one_to_one")
     return told.drop(columns=["_occurrence", "_sample", "_samples"])
-
-
-def _numbered(program_ids: pd.Series) -> np.ndarray:
-    return pd.factorize(program_ids)[0]
