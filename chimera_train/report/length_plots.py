@@ -1,6 +1,7 @@
 """How well lengths are predicted: against the real ones, by quantile, by stage, and by how many."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ def plot_length(
     for axes, draw in zip(grid, panels, strict=True):
         draw(axes)
         axes.grid(alpha=0.3)
+    handles, labels = grid[-1].get_legend_handles_labels()  # the same as of the other distances
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small")
     write_png(figure, path)
 
 
@@ -88,11 +91,12 @@ def _draw_quantiles(judged: pd.DataFrame, quantiles: list[str], axes: Axes) -> N
 
 def _draw_stages(figures: Mapping[str, Any], axes: Axes) -> None:
     distance, baselines = figures["kendall_distance"], figures["baseline_distances"]
-    labels = ["all", "within a cell", *distance["per_stage"]]
+    stages = sorted(distance["per_stage"], key=_numbers_by_value)
     intervals = distance["intervals"]
-    ends = [distance["ci"], intervals["within_cell"], *intervals["per_stage"].values()]
-    rows = list(range(len(labels)))
-    x = _by_stage(distance)
+    ends = [distance["ci"], intervals["within_cell"]]
+    ends += [intervals["per_stage"][stage] for stage in stages]
+    rows = list(range(len(ends)))
+    x = _by_stage(distance, stages)
     # An interval of resamples need not hold the figure itself.
     errors = [
         [max(0.0, value - low) for value, (low, _) in zip(x, ends, strict=True)],
@@ -101,7 +105,7 @@ def _draw_stages(figures: Mapping[str, Any], axes: Axes) -> None:
     axes.errorbar(x, rows, xerr=errors, fmt="o", markersize=4, label="predicted")
     for name, marker in _BASELINES.items():
         axes.plot(
-            _by_stage(baselines[name]),
+            _by_stage(baselines[name], stages),
             rows,
             linestyle="none",
             marker=marker,
@@ -109,17 +113,22 @@ def _draw_stages(figures: Mapping[str, Any], axes: Axes) -> None:
             label=name.replace("_", " "),
         )
     axes.axvline(0.5, color="grey", linestyle="--", linewidth=0.8)
-    axes.set_yticks(rows, labels)
+    axes.set_yticks(rows, ["all", "within a cell", *stages])
     axes.tick_params(axis="y", labelsize="x-small")
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     axes.set_xlabel("Kendall-τ distance")
     axes.set_title("by stage", fontsize="medium")
-    axes.legend(fontsize="x-small")
 
 
-def _by_stage(distances: Mapping[str, Any]) -> list[float]:
-    return [distances["overall"], distances["within_cell"], *distances["per_stage"].values()]
+def _by_stage(distances: Mapping[str, Any], stages: Sequence[str]) -> list[float]:
+    of_stages = [distances["per_stage"][stage] for stage in stages]
+    return [distances["overall"], distances["within_cell"], *of_stages]
+
+
+def _numbers_by_value(name: str) -> list[tuple[str, int]]:
+    """Sorts step10 behind step9."""
+    return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name)]
 
 
 def _draw_curve(curve: Mapping[str, Any], axes: Axes) -> None:
@@ -142,11 +151,12 @@ def _draw_curve(curve: Mapping[str, Any], axes: Axes) -> None:
     if curve["enough_programs"] is not None:
         axes.axvline(curve["enough_programs"], color="grey", linestyle="--", linewidth=0.8)
     axes.set_xscale("log")
+    axes.set_xticks(programs, [f"{n:.0f}" for n in programs])
+    axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.set_xlabel("training programs")
     axes.set_ylabel("Kendall-τ distance")
     axes.set_title("learning curve", fontsize="medium")
-    axes.legend(fontsize="x-small")
 
 
 def _is_quantile(name: str) -> bool:
