@@ -20,12 +20,11 @@ import pandas as pd
 
 from chimera_train.length.evaluate import cross_validate
 from chimera_train.length.forests import FittedLength, fit_forests
-from chimera_train.length.metrics import fold_distance
 from chimera_train.length.rows import stage_requests, stage_rows
 from chimera_train.length.settings import LengthSettings
 from chimera_train.output import Output, table
 from chimera_train.traces.schemas import SCHEMAS
-from chimera_train.traces.split import HOLDOUT_FOLD, N_FOLDS
+from chimera_train.traces.split import HOLDOUT_FOLD
 from chimera_train.traces.store import Traces
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "pipelines" / "public"))
@@ -44,7 +43,6 @@ def main() -> None:
     settings = LengthSettings()
     started = time.process_time()
     figures = cross_validate(rows, settings, output)
-    figures["baselines"]["stage_median"] = stage_median_distance(rows)
     figures["cross_validation_cpu_s"] = time.process_time() - started
     figures["stages"] = len(rows)
     fitted = fit_forests(rows[rows["fold"] != HOLDOUT_FOLD], settings)
@@ -58,7 +56,7 @@ def main() -> None:
             ["model", "forest", *figures["baselines"]],
             [["all", distance["overall"], *figures["baselines"].values()]]
             + [
-                [model, distance["per_model"][model], *baselines.values(), None]
+                [model, distance["per_model"][model], *baselines.values()]
                 for model, baselines in figures["baselines_per_model"].items()
             ],
         ),
@@ -115,20 +113,6 @@ def mathcoder(data: Path) -> Traces:
 
 def frame(name: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=SCHEMAS[name].names)
-
-
-def stage_median_distance(rows: pd.DataFrame) -> float:
-    """The distance of the median of each (stage, model) in the training folds."""
-    keys = ["stage", "model"]
-    predicted = np.empty(len(rows))
-    for fold in range(N_FOLDS):
-        unseen = (rows["fold"] == fold).to_numpy()
-        training = rows[~unseen]
-        medians = training.groupby(keys)["target_tokens"].median()
-        found = medians.reindex(pd.MultiIndex.from_frame(rows.loc[unseen, keys]))
-        predicted[unseen] = found.fillna(training["target_tokens"].median())
-    truth = rows["target_tokens"].to_numpy(dtype=np.float64)
-    return fold_distance(truth, predicted, rows["fold"].to_numpy())
 
 
 def run_time(fitted: FittedLength, rows: pd.DataFrame) -> dict[str, Any]:

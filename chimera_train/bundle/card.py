@@ -1,9 +1,10 @@
 """The model card of a bundle: what is in it, how good it is, and what it was learnt from."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from chimera_train.bundle.manifest import Manifest
+from chimera_train.markdown import markdown_table, numbers
 
 __all__ = ["model_card"]
 
@@ -50,25 +51,8 @@ def model_card(manifest: Manifest, policy: Mapping[str, Any]) -> str:
         name=manifest.name,
         version=manifest.version,
         created_at=manifest.created_at,
-        engines=_table(("engine", "model"), manifest.engines),
-        policy=_table(("setting", "value"), policy),
-        figures=_table(("figure", "value"), dict(_numbers(figures, ""))),
-        versions=_table(("package", "version"), manifest.versions),
+        engines=markdown_table(("engine", "model"), list(manifest.engines.items())),
+        policy=markdown_table(("setting", "value"), list(policy.items())),
+        figures=markdown_table(("figure", "value"), list(numbers(figures))),
+        versions=markdown_table(("package", "version"), list(manifest.versions.items())),
     )
-
-
-def _numbers(value: Any, name: str) -> Iterator[tuple[str, float]]:
-    """Every number in nested mappings, under its dotted name."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _numbers(inner, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield name, value
-
-
-def _table(head: tuple[str, str], rows: Mapping[str, Any]) -> str:
-    lines = [f"| {head[0]} | {head[1]} |", "|---|---|"]
-    for key, value in rows.items():
-        shown = f"{value:.4g}" if isinstance(value, float) else "null" if value is None else value
-        lines.append(f"| {key} | {shown} |")
-    return "\n".join(lines)

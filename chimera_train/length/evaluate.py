@@ -1,12 +1,11 @@
-"""Judging the forests on questions that they have not seen, beside what a scheduler would use else.
+"""Predicting lengths of questions that the forests have not seen, to judge them.
 
 Five folds by question: each fold is predicted by forests fitted on the other four, evaluated by the
 code that the runtime uses.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ import pandas as pd
 
 from chimera_train.errors import DataError
 from chimera_train.length.forests import FittedLength, fit_forests
-from chimera_train.length.metrics import bootstrap_interval, coverage, fold_distance, pinball_loss
+from chimera_train.length.judge import CELL, QUANTILES, judge
 from chimera_train.length.rows import stage_requests
 from chimera_train.length.settings import LengthSettings
 from chimera_train.output import Output
@@ -23,11 +22,20 @@ from chimera_train.predict.length import LengthPredictor
 from chimera_train.predict.ranker import Ranker
 from chimera_train.traces.split import N_FOLDS
 
-__all__ = ["BASELINES", "MIN_QUESTIONS", "QUANTILES", "cross_validate", "judge", "require_enough"]
+__all__ = [
+    "MIN_QUESTIONS",
+    "Fit",
+    "cross_validate",
+    "judged_rows",
+    "predict_others",
+    "predict_unseen",
+    "require_enough",
+]
 
-QUANTILES = (0.1, 0.5, 0.9)
-BASELINES = ("fcfs", "prompt_length", "stage_mean")
 MIN_QUESTIONS = 25
+
+Fit = Callable[[pd.DataFrame, LengthSettings], FittedLength]
+"""``forests.fit_forests`` or ``rank.fit_scorers``."""
 
 
 def require_enough(rows: pd.DataFrame) -> None:
@@ -50,11 +58,19 @@ def cross_validate(
     rows: pd.DataFrame,
     settings: LengthSettings,
     output: Output,
-    fit: Callable[[pd.DataFrame, LengthSettings], FittedLength] = fit_forests,
+    fit: Fit = fit_forests,
 ) -> dict[str, Any]:
-    """The figures of ``judge`` for all ``rows`` (``rows.stage_rows``), each predicted unseen.
+    """The figures of ``judge`` for all ``rows``, each predicted unseen (``predict_unseen``)."""
+    return judge(predict_unseen(rows, settings, output, fit), settings.seed)
 
-    ``fit`` is ``fit_forests`` or ``rank.fit_scorers``.
+
+def predict_unseen(
+    rows: pd.DataFrame,
+    settings: LengthSettings,
+    output: Output,
+    fit: Fit = fit_forests,
+) -> pd.DataFrame:
+    """All ``rows`` (``rows.stage_rows``) as ``judge`` takes them, each predicted unseen.
 
     Raises:
         DataError: there are too few questions (``require_enough``).
@@ -66,76 +82,35 @@ def cross_validate(
         for fold in range(N_FOLDS):
             unseen = rows["fold"] == fold
             predictor = fit(rows[~unseen], settings).predictor
-            judged.append(_predictions(rows[unseen], rows[~unseen], predictor, settings.seed))
+            judged.append(judged_rows(rows[unseen], rows[~unseen], predictor, settings.seed))
             progress.advance(task)
-    return judge(pd.concat(judged, ignore_index=True), settings.seed)
+    return pd.concat(judged, ignore_index=True)
 
 
-def judge(judged: pd.DataFrame, seed: int) -> dict[str, Any]:
-    """Every figure of predicted rows, as the JSON result of ``fit length``.
+def predict_others(
+    rows: pd.DataFrame, predictor: LengthPredictor | Ranker, seed: int
+) -> pd.DataFrame:
+    """``rows`` that ``predictor`` was not fitted on as ``judge`` takes them.
 
-    ``kendall_distance`` (of ŷ, or the score) and ``baselines`` are means over the folds of the
-    distance within a fold; ``overall`` pools models and stages, ``per_stage`` pools stages of one
-    id. ``coverage`` and ``pinball`` (tokens) are means over rows, by quantile; a ranker has none.
+    The means and medians that it is compared with are learnt from the other folds of ``rows``.
 
-    Args:
-        judged: rows with a column more for each of ``BASELINES``, for ``predicted`` (ŷ or a score)
-            and, of forests, for each of ``QUANTILES`` (as text).
-        seed: of the bootstrap interval.
+    Raises:
+        DataError: all rows are of one fold, or of a model that it does not predict.
     """
-    interval = bootstrap_interval(
-        judged["target_tokens"].to_numpy(dtype=np.float64),
-        judged["predicted"].to_numpy(),
-        judged["fold"].to_numpy(),
-        judged["program_id"].to_numpy(),
-        np.random.default_rng(seed),
-    )
-    figures = {
-        "n_programs": int(judged["program_id"].nunique()),
-        "kendall_distance": {
-            **_breakdown(judged, lambda rows: _distance(rows, "predicted")),
-            "ci": list(interval),
-        },
-        "baselines": {name: _distance(judged, name) for name in BASELINES},
-        "baselines_per_model": {
-            str(model): {name: _distance(rows, name) for name in BASELINES}
-            for model, rows in judged.groupby("model")
-        },
-    }
-    for name, figure in (("coverage", _coverage), ("pinball", _pinball)):
-        of_quantiles = {
-            str(q): _breakdown(judged, partial(figure, q)) for q in QUANTILES if str(q) in judged
-        }
-        if of_quantiles:
-            figures[name] = of_quantiles
-    return figures
+    folds = rows["fold"].unique()
+    if len(folds) < 2:
+        raise DataError(
+            "The programs are too few to compare a prediction with what their stages usually"
+            " generate: evaluate on the programs of more questions."
+        )
+    judged = []
+    for fold in sorted(folds):
+        unseen = rows["fold"] == fold
+        judged.append(judged_rows(rows[unseen], rows[~unseen], predictor, seed))
+    return pd.concat(judged, ignore_index=True)
 
 
-def _breakdown(rows: pd.DataFrame, figure: Callable[[pd.DataFrame], float]) -> dict[str, Any]:
-    return {
-        "overall": figure(rows),
-        "per_model": {str(name): figure(group) for name, group in rows.groupby("model")},
-        "per_stage": {str(name): figure(group) for name, group in rows.groupby("stage")},
-    }
-
-
-def _distance(rows: pd.DataFrame, column: str) -> float:
-    return fold_distance(
-        rows["target_tokens"].to_numpy(dtype=np.float64),
-        rows[column].to_numpy(dtype=np.float64),
-        rows["fold"].to_numpy(),
-    )
-
-
-def _coverage(quantile: float, rows: pd.DataFrame) -> float:
-    return coverage(rows["target_tokens"].to_numpy(), rows[str(quantile)].to_numpy())
-
-
-def _pinball(quantile: float, rows: pd.DataFrame) -> float:
-    return pinball_loss(rows["target_tokens"].to_numpy(), rows[str(quantile)].to_numpy(), quantile)
-
-
-def _predictions(
+def judged_rows(
     unseen: pd.DataFrame, training: pd.DataFrame, predictor: LengthPredictor | Ranker, seed: int
 ) -> pd.DataFrame:
     """``unseen`` with what is predicted and what each baseline would order it by."""
@@ -151,7 +126,8 @@ def _predictions(
         **{str(name): column.to_numpy() for name, column in predicted.items()},
         fcfs=arrival,
         prompt_length=unseen["prompt_tokens"],
-        stage_mean=_stage_mean(unseen, training),
+        stage_mean=_of_stage(unseen, training, "mean"),
+        stage_median=_of_stage(unseen, training, "median"),
     )
 
 
@@ -165,9 +141,10 @@ def _of_model(
     return named.assign(predicted=named["0.5"])
 
 
-def _stage_mean(unseen: pd.DataFrame, training: pd.DataFrame) -> npt.NDArray[np.float64]:
-    """Mean of each row's (workflow, stage, model) in training; of all rows where there is none."""
-    keys = ["workflow", "stage", "model"]
-    means = training.groupby(keys)["target_tokens"].mean()
-    found = means.reindex(pd.MultiIndex.from_frame(unseen[keys]))
-    return found.fillna(training["target_tokens"].mean()).to_numpy()
+def _of_stage(
+    unseen: pd.DataFrame, training: pd.DataFrame, statistic: Literal["mean", "median"]
+) -> npt.NDArray[np.float64]:
+    """``statistic`` of each row's cell in training; of all rows where there is none."""
+    found = training.groupby(CELL)["target_tokens"].agg(statistic)
+    of_rows = found.reindex(pd.MultiIndex.from_frame(unseen[CELL]))
+    return of_rows.fillna(training["target_tokens"].agg(statistic)).to_numpy()

@@ -7,8 +7,8 @@ from typing import Any
 
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import replaced_directory, sha256, write_json
-from chimera_train.length.evaluate import QUANTILES
 from chimera_train.length.forests import FittedLength
+from chimera_train.length.judge import QUANTILES
 from chimera_train.length.settings import LengthSettings
 from chimera_train.predict.features import FEATURES_VERSION
 from chimera_train.predict.length import Estimator

@@ -44,7 +44,7 @@ def test_people_see_the_forest_beside_the_baselines(
     result = CliRunner().invoke(app, [*arguments, "--plot", str(plot)], catch_exceptions=False)
     metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
     lines = [line.split() for line in result.stdout.splitlines()]
-    assert ["model", "forest", "fcfs", "prompt_length", "stage_mean"] in lines
+    assert ["model", "forest", "fcfs", "prompt_length", "stage_mean", "stage_median"] in lines
     distance, baselines = metrics["kendall_distance"], metrics["baselines"]
     figures = [distance["overall"], *baselines.values()]
     assert ["all", *(f"{figure:.4g}" for figure in figures)] in lines

@@ -2,56 +2,22 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from chimera_train.errors import DataError
-from chimera_train.length.evaluate import MIN_QUESTIONS, cross_validate, judge, require_enough
+from chimera_train.length.evaluate import (
+    MIN_QUESTIONS,
+    cross_validate,
+    predict_others,
+    predict_unseen,
+    require_enough,
+)
+from chimera_train.length.forests import fit_forests
+from chimera_train.length.judge import QUANTILES, judge
 from chimera_train.length.rows import stage_rows
 from chimera_train.length.settings import LengthSettings
 from chimera_train.output import Output
 from chimera_train.traces.split import fold
-
-
-def judged() -> pd.DataFrame:
-    """Two models, one right and one reversed, in two folds."""
-    truth = [1.0, 2, 3, 4]
-    rows = []
-    for number in (0, 1):
-        for model, order in (("right", truth), ("wrong", truth[::-1])):
-            for position in range(4):
-                rows.append(
-                    {
-                        "program_id": f"{model}{number}{position}", "fold": number, "model": model,
-                        "stage": "solve" if position < 2 else "verify",
-                        "target_tokens": truth[position], "predicted": order[position],
-                        "0.1": 0.0, "0.5": order[position], "0.9": 4.0,
-                        "fcfs": position, "prompt_length": -position, "stage_mean": 1.0,
-                    }
-                )  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def test_figures_have_their_documented_shape_and_values() -> None:
-    figures = judge(judged(), seed=0)
-    assert set(figures) == {
-        "n_programs", "kendall_distance", "baselines", "baselines_per_model", "coverage", "pinball",
-    }  # fmt: skip
-    assert figures["n_programs"] == 16
-    distance = figures["kendall_distance"]
-    assert distance["per_model"] == {"right": 0, "wrong": 1}
-    assert distance["overall"] == pytest.approx(0.5)
-    assert set(distance["per_stage"]) == {"solve", "verify"}
-    assert distance["ci"][0] <= 0.5 <= distance["ci"][1]
-    assert figures["baselines"] == pytest.approx({"fcfs": 0, "prompt_length": 1, "stage_mean": 0.5})
-    assert figures["baselines_per_model"]["wrong"] == pytest.approx(
-        {"fcfs": 0, "prompt_length": 1, "stage_mean": 0.5}
-    )
-    assert figures["coverage"]["0.1"]["overall"] == 0
-    assert figures["coverage"]["0.5"]["per_model"] == {"right": 1, "wrong": 0.5}
-    assert figures["coverage"]["0.9"]["per_stage"] == {"solve": 1, "verify": 1}
-    assert figures["pinball"]["0.5"]["per_model"] == pytest.approx({"right": 0, "wrong": 1})
-    assert figures["pinball"]["0.1"]["overall"] == pytest.approx(0.25)
 
 
 def test_the_forest_beats_the_baselines_on_learnable_lengths(
@@ -99,3 +65,38 @@ def test_enough_for_one_model_is_not_enough_for_another(learnable: Callable[...,
     builder.add("q1", "text", [5], model="rare")
     with pytest.raises(DataError, match="Model 'rare'"):
         require_enough(stage_rows(builder.traces()))
+
+
+def test_figures_are_those_of_the_rows_that_plots_draw(
+    learnable: Callable[..., Any], quick: LengthSettings, output: Output
+) -> None:
+    rows = stage_rows(learnable(40).traces())
+    judged = predict_unseen(rows, quick, output)
+    assert sorted(judged["program_id"]) == sorted(rows["program_id"])
+    assert {"predicted", "stage_median", *map(str, QUANTILES)} <= set(judged)
+    assert judge(judged, quick.seed) == cross_validate(rows, quick, output)
+
+
+def test_a_fitted_predictor_is_judged_on_other_traces(
+    learnable: Callable[..., Any], quick: LengthSettings
+) -> None:
+    predictor = fit_forests(stage_rows(learnable(60).traces()), quick).predictor
+    others = stage_rows(learnable(30, seed=1).traces())
+    judged = predict_others(others, predictor, seed=0)
+    assert len(judged) == len(others)
+    figures = judge(judged, seed=0)
+    assert figures["kendall_distance"]["overall"] < figures["baselines"]["stage_median"]
+    one_fold = others[others["fold"] == others["fold"].iloc[0]]
+    with pytest.raises(DataError, match="more questions"):
+        predict_others(one_fold, predictor, seed=0)
+
+
+def test_a_stage_not_seen_in_training_has_the_baselines_of_all(
+    builder: Any, quick: LengthSettings, output: Output
+) -> None:
+    for number in range(60):
+        builder.add(f"q{number}", "text", [10 + number] if number else [10, 5])
+    judged = predict_unseen(stage_rows(builder.traces()), quick, output)
+    rare = judged[judged["stage"] == "verify"]
+    assert rare["stage_median"].tolist() == pytest.approx([39.5], abs=8)
+    assert not judged[["predicted", "stage_mean", "stage_median"]].isna().any(axis=None)

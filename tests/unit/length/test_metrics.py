@@ -4,14 +4,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import kendalltau
 from sklearn.metrics import mean_pinball_loss
 
 from chimera_train.length.metrics import (
     bootstrap_interval,
+    cell_distance,
     coverage,
     fold_distance,
     kendall_distance,
     pinball_loss,
+    resampled_interval,
 )
 
 
@@ -39,6 +42,16 @@ def test_ties_are_corrected_for(values: list[int], random: np.random.Generator) 
     assert kendall_distance(x, y) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("n", [2, 7, 1000, 5001])
+def test_it_is_scipys(n: int) -> None:
+    rng = np.random.default_rng(n)
+    x = rng.lognormal(3, 1, n).round()
+    y = (x * rng.lognormal(0, 1, n)).round()
+    before = x.copy(), y.copy()
+    assert kendall_distance(x, y) == pytest.approx((1 - kendalltau(x, y).statistic) / 2, abs=1e-12)
+    np.testing.assert_array_equal((x, y), before)
+
+
 @pytest.mark.parametrize(
     ("truth", "predicted"), [([1, 2, 3], [7, 7, 7]), ([4, 4], [1, 2]), ([1], [1]), ([], [])]
 )
@@ -53,6 +66,14 @@ def test_folds_are_compared_within() -> None:
     assert fold_distance(truth, predicted, folds) == pytest.approx(0.5)
     assert fold_distance(truth[:3], predicted[:3], folds[:3]) == 0
     assert fold_distance(truth[6:], predicted[6:], folds[6:]) == 0.5
+
+
+def test_cells_are_weighted_by_rows_and_those_without_an_order_left_out() -> None:
+    cells = np.array([4, 4, 4, 9, 9, 2, 2])
+    truth = np.array([1.0, 2, 3, 1, 2, 5, 5])
+    predicted = np.array([1.0, 2, 3, 20, 10, 1, 2])
+    assert cell_distance(truth, predicted, cells) == pytest.approx(2 / 5)
+    assert cell_distance(truth[5:], predicted[5:], cells[5:]) == 0.5
 
 
 @given(
@@ -95,3 +116,21 @@ def test_stages_of_a_program_are_no_independent_evidence() -> None:
         low, high = bootstrap_interval(*case, np.random.default_rng(1))
         widths.append(high - low)
     assert widths[1] == pytest.approx(widths[0], rel=0.05)
+
+
+def test_of_many_programs_a_part_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    truth, predicted, folds, names = noisy(2000, 2)
+    drawn = []
+
+    def statistic(rows: np.ndarray) -> float:
+        drawn.append(len(rows))
+        return fold_distance(truth[rows], predicted[rows], folds[rows])
+
+    whole = resampled_interval(statistic, folds, names, np.random.default_rng(1))
+    assert set(drawn) == {4000}
+    drawn.clear()
+    monkeypatch.setattr("chimera_train.length.metrics._MOST_PROGRAMS", 500)
+    part = resampled_interval(statistic, folds, names, np.random.default_rng(1))
+    assert set(drawn[:-1]) == {1000}
+    assert part == pytest.approx(whole, abs=0.004)
+    assert part[1] - part[0] == pytest.approx(whole[1] - whole[0], rel=0.25)

@@ -115,6 +115,6 @@ def test_people_see_the_ranker_beside_the_baselines(learnable, tmp_path):
         + [str(argument) for argument in arguments],
         catch_exceptions=False,
     )
-    assert ["model", "ranker", "fcfs", "prompt_length", "stage_mean"] in [
+    assert ["model", "ranker", "fcfs", "prompt_length", "stage_mean", "stage_median"] in [
         line.split() for line in result.stdout.splitlines()
     ]
