@@ -99,7 +99,7 @@ def boosted_arrays(
         boosters: level → booster, as ``fit_boosters`` gives them.
         y: the targets that they were fitted on, shape (n,).
     """
-    flat = _Flat()
+    flat = _Flat(len(y))
     first_tree = [0]
     for level in sorted(boosters):
         for tree in boosters[level].dump_model()["tree_info"]:
@@ -115,21 +115,24 @@ def boosted_arrays(
         left=np.array(flat.left, dtype=np.int32),
         right=np.array(flat.right, dtype=np.int32),
         leaf_value=np.array(flat.leaf_value, dtype=np.float64),
+        leaf_rows=np.array(flat.leaf_rows, dtype=np.int32),
         values=values,
         value_rows=value_rows.astype(np.int32),
     )
 
 
 class _Flat:
-    """The columns of ``BoostedArrays`` that describe trees, as they grow."""
+    """The columns of ``BoostedArrays`` that describe trees fitted on ``n_rows``, as they grow."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_rows: int) -> None:
+        self._n_rows = n_rows
         self.roots: list[int] = []
         self.feature: list[int] = []
         self.threshold: list[float] = []
         self.left: list[int] = []
         self.right: list[int] = []
         self.leaf_value: list[float] = []
+        self.leaf_rows: list[int] = []
 
     def add(self, tree: Mapping[str, Any]) -> None:
         """Add a tree as ``Booster.dump_model`` nests it."""
@@ -140,6 +143,8 @@ class _Flat:
             if "leaf_value" in node:
                 link[position] = ~len(self.leaf_value)
                 self.leaf_value.append(node["leaf_value"])
+                # A leaf that is a whole tree has no count in some versions.
+                self.leaf_rows.append(node.get("leaf_count", self._n_rows))
                 continue
             number = link[position] = len(self.feature)
             self.feature.append(node["split_feature"])

@@ -41,6 +41,7 @@ class BoostedArrays:
         threshold: rows with ``x[feature] <= threshold`` go left.
         left, right: child of a node, a node or a leaf.
         leaf_value: what a leaf adds to the sum, shape (n_leaves,).
+        leaf_rows: how many training rows fell into a leaf, shape (n_leaves,).
         values: the distinct training targets, ascending.
         value_rows: how many training rows have each of ``values``.
 
@@ -57,6 +58,7 @@ class BoostedArrays:
     left: npt.NDArray[np.int32]
     right: npt.NDArray[np.int32]
     leaf_value: npt.NDArray[np.float64]
+    leaf_rows: npt.NDArray[np.int32]
     values: npt.NDArray[np.float64]
     value_rows: npt.NDArray[np.int32]
 
@@ -67,13 +69,15 @@ class BoostedArrays:
             all(getattr(self, field.name).ndim == 1 for field in fields(self))
             and len(self.threshold) == len(self.left) == len(self.right) == n_nodes
             and len(self.first_tree) == len(self.levels) + 1 > 2
+            and len(self.leaf_rows) == n_leaves
             and len(self.values) == len(self.value_rows) > 0
             and all(
                 np.isfinite(getattr(self, name)).all()
                 for name in ("threshold", "leaf_value", "values")
             )
             and bool(np.all(np.diff(self.levels, prepend=0.0, append=1.0) > 0))
-            and bool(np.all(np.diff(self.values) > 0) and np.all(self.value_rows > 0))
+            and bool(np.all(np.diff(self.values) > 0))
+            and all(bool(np.all(rows > 0)) for rows in (self.leaf_rows, self.value_rows))
             and self.first_tree[0] == 0
             and bool(np.all(np.diff(self.first_tree) > 0))
             and self.first_tree[-1] == len(self.roots)
@@ -134,6 +138,20 @@ class BoostedArrays:
         )  # fmt: skip
         return out
 
+    def spread(self, X: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+        """How thinly training rows are spread where a row falls, shape (n,).
+
+        The mean over the trees of −log of the share of training rows in the row's leaf. It is large
+        for rows unlike those of the training.
+        """
+        out = np.empty(len(X))
+        _spread(
+            np.ascontiguousarray(X, dtype=np.float32),
+            self.roots, self.feature, self.threshold, self.left, self.right,
+            -np.log(self.leaf_rows / self.value_rows.sum()), out,
+        )  # fmt: skip
+        return out
+
     def save(self, path: Path) -> None:
         """Write the trees to an ``.npz`` file."""
         save_arrays(path, {field.name: getattr(self, field.name) for field in fields(self)})
@@ -154,6 +172,29 @@ class BoostedArrays:
             raise DataError(f"{path}: {error}") from error
 
 
+@in_place_inner
+def _leaf(
+    X: Array, row: int, root: int, feature: Array, threshold: Array, left: Array, right: Array
+) -> int:
+    node = root
+    while node >= 0:
+        goes_left = X[row, feature[node]] <= threshold[node]
+        node = left[node] if goes_left else right[node]
+    return ~node
+
+
+@in_place
+def _spread(
+    X: Array, roots: Array, feature: Array, threshold: Array, left: Array, right: Array,
+    rarity: Array, out: Array,
+) -> None:  # fmt: skip
+    for row in range(len(X)):
+        total = 0.0
+        for root in roots:
+            total += rarity[_leaf(X, row, root, feature, threshold, left, right)]
+        out[row] = total / len(roots)
+
+
 @in_place
 def _evaluate(
     X: Array, q: Array, above: Array, first: Array, n_training: int, levels: Array,
@@ -168,11 +209,7 @@ def _evaluate(
         for level in range(len(levels)):
             total = 0.0
             for tree in range(first_tree[level], first_tree[level + 1]):
-                node = roots[tree]
-                while node >= 0:
-                    goes_left = X[row, feature[node]] <= threshold[node]
-                    node = left[node] if goes_left else right[node]
-                total += leaf_value[~node]
+                total += leaf_value[_leaf(X, row, roots[tree], feature, threshold, left, right)]
             place = level
             while place > 0 and at_levels[place - 1] > total:
                 at_levels[place] = at_levels[place - 1]

@@ -49,6 +49,15 @@ def test_leaves_far_from_the_median_are_larger() -> None:
     assert leaves[0.5] > leaves[0.75] > leaves[0.9] > leaves[0.95]
 
 
+def test_rows_unlike_the_training_rows_have_more_spread() -> None:
+    X, y = rows(2000)
+    X[:, 0] = np.random.default_rng(2).normal(size=len(X))
+    arrays = boosted_arrays(fit_boosters(X, np.sin(X[:, 0]) + y, QUICK, seed=0, n_jobs=1), y)
+    unlike = X[:50].copy()
+    unlike[:, 0] = 6.0
+    assert arrays.spread(unlike).min() > np.quantile(arrays.spread(X), 0.9)
+
+
 @pytest.mark.parametrize("n", [1, 2, 30])
 def test_few_rows_or_constant_targets_give_constants(n: int) -> None:
     X, _ = rows(n)

@@ -75,6 +75,7 @@ def distribution(
         left=np.zeros(0, dtype=np.int32),
         right=np.zeros(0, dtype=np.int32),
         leaf_value=np.array(scores, dtype=np.float64),
+        leaf_rows=np.full(len(levels), counts.sum(), dtype=np.int32),
         values=values.astype(np.float64),
         value_rows=counts.astype(np.int32),
     )
@@ -173,6 +174,23 @@ def test_each_row_has_its_own_bound() -> None:
         np.testing.assert_array_equal(alone, expected)
 
 
+def test_spread_is_the_rarity_of_the_leaves() -> None:
+    boosters, y, X = fit(0, 120, 1000, 3)
+    rarity = []
+    for booster in boosters.values():
+        trees = booster.trees_to_dataframe().query("left_child.isna()").groupby("tree_index")
+        leaves = booster.predict(X, pred_leaf=True)
+        for tree, rows in trees:
+            by_leaf = rows["count"].set_axis(rows["node_index"].str.split("-L").str[1].astype(int))
+            rarity.append(-np.log(by_leaf.loc[leaves[:, int(tree)]].to_numpy() / len(y)))
+    actual = boosted_arrays(boosters, y).spread(X)
+    np.testing.assert_allclose(actual, np.mean(rarity, axis=0), rtol=1e-12)
+
+
+def test_what_nothing_splits_is_rare_nowhere() -> None:
+    np.testing.assert_array_equal(distribution([10, 20, 40, 50]).spread(ROW), [0.0])
+
+
 def test_threads_do_not_disturb_each_other() -> None:
     boosters, y, X = fit(0, 120, 1000, 3)
     arrays = boosted_arrays(boosters, y)
@@ -231,6 +249,8 @@ def changed(array: Any, index: int, value: float) -> Any:
         lambda a: {"threshold": a.threshold[:-1]},
         lambda a: {"threshold": changed(a.threshold, 0, np.nan)},
         lambda a: {"leaf_value": changed(a.leaf_value, 0, np.inf)},
+        lambda a: {"leaf_rows": changed(a.leaf_rows, 0, 0)},
+        lambda a: {"leaf_rows": a.leaf_rows[:-1]},
         lambda a: {"values": a.values[::-1].copy()},
         lambda a: {"values": a.values[:, None]},
         lambda a: {"values": a.values[:0], "value_rows": a.value_rows[:0]},
