@@ -127,14 +127,16 @@ class BoostedArrays:
         q = np.asarray(quantiles, dtype=np.float64)
         if not ((q >= 0) & (q <= 1)).all():
             raise ValueError(f"Quantiles must lie in [0, 1], got {list(quantiles)}.")
+        at_levels = np.zeros((len(X), len(self.levels)))
+        _add_up(
+            np.ascontiguousarray(X, dtype=np.float32), self.first_tree, self.roots, self.feature,
+            self.threshold, self.left, self.right, self.leaf_value, at_levels,
+        )  # fmt: skip
+        at_levels.sort(axis=1)
         out = np.empty((len(X), len(q)))
         _evaluate(
-            np.ascontiguousarray(X, dtype=np.float32), q,
-            np.ascontiguousarray(above, dtype=np.float64),
-            np.searchsorted(self.values, above, side="right"), int(self.value_rows.sum()),
-            self.levels, self.first_tree, self.roots, self.feature, self.threshold, self.left,
-            self.right, self.leaf_value, self.values, self.value_rows,
-            np.empty(len(self.levels)), out,
+            at_levels, self.levels, q, np.ascontiguousarray(above, dtype=np.float64),
+            np.searchsorted(self.values, above, side="right"), self.values, self.value_rows, out,
         )  # fmt: skip
         return out
 
@@ -184,47 +186,52 @@ def _leaf(
 
 
 @in_place
+def _add_up(
+    X: Array, first_tree: Array, roots: Array, feature: Array, threshold: Array, left: Array,
+    right: Array, leaf_value: Array, sums: Array,
+) -> None:  # fmt: skip
+    """Add what the trees of each level give each row to ``sums``, shape (n, n_levels)."""
+    for level in range(sums.shape[1]):
+        for tree in range(first_tree[level], first_tree[level + 1]):
+            root = roots[tree]
+            for row in range(len(X)):  # inside, so that the tree stays in the cache
+                leaf = _leaf(X, row, root, feature, threshold, left, right)
+                sums[row, level] += leaf_value[leaf]
+
+
+@in_place
 def _spread(
     X: Array, roots: Array, feature: Array, threshold: Array, left: Array, right: Array,
     rarity: Array, out: Array,
 ) -> None:  # fmt: skip
-    for row in range(len(X)):
-        total = 0.0
-        for root in roots:
-            total += rarity[_leaf(X, row, root, feature, threshold, left, right)]
-        out[row] = total / len(roots)
+    out[:] = 0.0
+    for root in roots:
+        for row in range(len(X)):
+            out[row] += rarity[_leaf(X, row, root, feature, threshold, left, right)] / len(roots)
 
 
 @in_place
 def _evaluate(
-    X: Array, q: Array, above: Array, first: Array, n_training: int, levels: Array,
-    first_tree: Array, roots: Array, feature: Array, threshold: Array, left: Array, right: Array,
-    leaf_value: Array, values: Array, value_rows: Array, at_levels: Array, out: Array,
+    at_levels: Array, levels: Array, q: Array, above: Array, first: Array, values: Array,
+    value_rows: Array, out: Array,
 ) -> None:  # fmt: skip
-    """Fill ``out`` row by row; ``at_levels`` is room for one row's quantiles.
+    """Fill ``out`` row by row from the sorted quantiles at the levels.
 
-    Of the ``n_training`` targets, those from ``values[first[row]]`` on exceed the row's bound.
+    The training targets from ``values[first[row]]`` on exceed the row's bound.
     """
-    for row in range(len(X)):
-        for level in range(len(levels)):
-            total = 0.0
-            for tree in range(first_tree[level], first_tree[level + 1]):
-                total += leaf_value[_leaf(X, row, roots[tree], feature, threshold, left, right)]
-            place = level
-            while place > 0 and at_levels[place - 1] > total:
-                at_levels[place] = at_levels[place - 1]
-                place -= 1
-            at_levels[place] = total
-        largest = max(values[-1], at_levels[-1])
-        exceeding = _share_above(at_levels, levels, above[row])
+    n_training = value_rows.sum()
+    for row in range(len(at_levels)):
+        own = at_levels[row]
+        largest = max(values[-1], own[-1])
+        exceeding = _share_above(own, levels, above[row])
         if above[row] < largest and exceeding * n_training >= 1.0:
             for i in range(len(q)):
                 share = 1.0 - exceeding + q[i] * exceeding
                 left_over = (1.0 - q[i]) * exceeding
-                out[row, i] = min(_quantile(at_levels, levels, share, left_over), largest)
+                out[row, i] = min(_quantile(own, levels, share, left_over), largest)
         elif first[row] < len(values):
-            total_rows = value_rows[first[row] :].sum()
-            histogram_quantiles(values, value_rows, first[row], total_rows, q, out[row])
+            n_above = value_rows[first[row] :].sum()
+            histogram_quantiles(values, value_rows, first[row], n_above, q, out[row])
         else:
             out[row, :] = np.nan
 
