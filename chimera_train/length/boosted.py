@@ -14,6 +14,7 @@ from chimera_train.predict.boosted import BoostedArrays
 
 __all__ = ["LEVELS", "BoostedSettings", "boosted_arrays", "fit_boosters"]
 
+#: Levels of the quantiles that have boosters: both ends of the intervals, and their tails.
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 
 
