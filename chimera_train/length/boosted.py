@@ -30,7 +30,7 @@ class BoostedSettings(Settings):
     """
 
     n_rounds: int = Field(200, ge=1, le=10_000)
-    max_leaves: int = Field(15, ge=2, le=1024)
+    max_leaves: int = Field(31, ge=2, le=1024)
     learning_rate: float = Field(0.03, gt=0, le=1)
     min_samples_leaf: int = Field(20, ge=1)
 

@@ -31,7 +31,7 @@ FOREST_RANGES: Mapping[str, BaseDistribution] = {
 #: What is searched of ``BoostedSettings``.
 BOOSTED_RANGES: Mapping[str, BaseDistribution] = {
     "n_rounds": IntDistribution(50, 800, log=True),
-    "max_leaves": IntDistribution(4, 64, log=True),
+    "max_leaves": IntDistribution(4, 128, log=True),
     "learning_rate": FloatDistribution(0.01, 0.2, log=True),
     "min_samples_leaf": IntDistribution(5, 80, log=True),
 }
