@@ -7,32 +7,14 @@ import lightgbm
 import numpy as np
 import numpy.typing as npt
 from joblib import Parallel, delayed
-from pydantic import Field
 
-from chimera_train.config import Settings
+from chimera_train.length.settings import BoostedSettings
 from chimera_train.predict.boosted import BoostedArrays
 
-__all__ = ["LEVELS", "BoostedSettings", "boosted_arrays", "fit_boosters"]
+__all__ = ["LEVELS", "boosted_arrays", "fit_boosters"]
 
 #: Levels of the quantiles that have boosters: both ends of the intervals, and their tails.
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
-
-
-class BoostedSettings(Settings):
-    """How each booster is fitted.
-
-    Attributes:
-        n_rounds: trees of each level.
-        max_leaves: most leaves of a tree.
-        learning_rate: share of its leaves' values that a tree adds.
-        min_samples_leaf: least number of training stages in a leaf of the median's trees; other
-            levels need more (``fit_boosters``).
-    """
-
-    n_rounds: int = Field(200, ge=1, le=10_000)
-    max_leaves: int = Field(31, ge=2, le=1024)
-    learning_rate: float = Field(0.03, gt=0, le=1)
-    min_samples_leaf: int = Field(20, ge=1)
 
 
 def fit_boosters(
