@@ -11,11 +11,12 @@ from lightgbm import Booster
 from quantile_forest import RandomForestQuantileRegressor
 
 from chimera_train.length.boosted import boosted_arrays, fit_boosters
-from chimera_train.length.calibration import calibrated, reserved
+from chimera_train.length.calibration import calibrated, covered, observed_cells, reserved
 from chimera_train.length.forests import fit_forest, forest_arrays
 from chimera_train.length.rows import stage_requests
 from chimera_train.length.settings import LengthSettings
 from chimera_train.length.sketch import fit_sketch
+from chimera_train.predict.cells import Cells
 from chimera_train.predict.encoder import Embedder
 from chimera_train.predict.features import Features
 from chimera_train.predict.length import Estimator, LengthPredictor
@@ -59,29 +60,41 @@ def fit_estimators(
 ) -> FittedLength:
     """Fit a sketch and estimators on ``rows`` (``rows.stage_rows``), and calibrate them.
 
-    ``embedder`` is the encoder of ``settings.sketch: encoder``.
+    The intervals are calibrated with estimators that did not see the calibration questions; those
+    that are used are fitted on all rows, like them. ``embedder`` is the encoder of
+    ``settings.sketch: encoder``.
     """
     is_kept = reserved(rows["question_id"])
-    fitted, kept = rows[~is_kept], rows[is_kept]
-    features, X = training_table(fitted, settings, embedder)
-    logs = np.log1p(fitted["target_tokens"].to_numpy(dtype=np.float64))
-    by_model = {str(model): own for model, own in fitted.groupby("model").indices.items()}
-    groups = by_model if settings.per_model else {POOLED: np.arange(len(fitted))}
+    _, trial = _fit_all(rows[~is_kept], settings, embedder)
+    estimators, predictor = _fit_all(rows, settings, embedder)
+    return FittedLength(
+        estimators,
+        calibrated(predictor, trial, rows[is_kept]),
+        overhead_tokens(rows),
+        {str(model): int(n) for model, n in rows["model"].value_counts().items()},
+    )
+
+
+def _fit_all(
+    rows: pd.DataFrame, settings: LengthSettings, embedder: Embedder | None
+) -> tuple[dict[str, FittedEstimator], LengthPredictor]:
+    """Estimators of all models, and the predictor that they make, uncalibrated."""
+    features, X = training_table(rows, settings, embedder)
+    logs = np.log1p(rows["target_tokens"].to_numpy(dtype=np.float64))
+    by_model = {str(model): own for model, own in rows.groupby("model").indices.items()}
+    groups = by_model if settings.per_model else {POOLED: np.arange(len(rows))}
     models_in_one = 1 if settings.per_model else len(by_model)
     estimators: dict[str, FittedEstimator] = {}
     arrays: dict[str, Estimator] = {}
     for name, own in groups.items():
         estimators[name], arrays[name] = _fit(X[own], logs[own], settings, models_in_one)
-    overheads = overhead_tokens(fitted)
-    predictor = calibrated(
-        features,
-        {model: arrays[model if settings.per_model else POOLED] for model in by_model},
-        fitted,
-        kept,
-        overheads,
-    )
-    n_rows = {model: len(own) for model, own in by_model.items()}
-    return FittedLength(estimators, predictor, overheads, n_rows)
+    of_models = {model: arrays[model if settings.per_model else POOLED] for model in by_model}
+    bounds = {
+        model: covered(features, of_models[model], model, rows.iloc[own])
+        for model, own in by_model.items()
+    }
+    cells = Cells(observed_cells(rows))
+    return estimators, LengthPredictor(features, of_models, cells, bounds, overhead_tokens(rows))
 
 
 def _fit(

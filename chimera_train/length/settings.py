@@ -33,8 +33,8 @@ class LengthSettings(Settings):
     Attributes:
         estimator: ``forest``, a quantile regression forest, as published, or ``boosted``, quantile
             trees boosted by LightGBM.
-        per_model: an estimator for each model; false: one for all, with the model's name as a
-            feature, which learns more from few programs of many models.
+        per_model: an estimator for each model, as published; by default one serves all, with the
+            model's name as a feature, which orders programs better (ADR 7).
         sketch: of the text: ``tfidf_svd``, as published, or ``encoder``, embeddings.
         encoder: of the latter: a directory, or a hub id ``org/name`` with an optional
             ``@revision``; given for ``sketch: encoder`` only.
@@ -54,7 +54,7 @@ class LengthSettings(Settings):
     """
 
     estimator: EstimatorKind = "forest"
-    per_model: bool = True
+    per_model: bool = False
     sketch: SketchKind = "tfidf_svd"
     encoder: str | None = Field(None, min_length=1)
     encoder_max_length: int = Field(256, ge=8)

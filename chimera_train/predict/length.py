@@ -119,6 +119,10 @@ class LengthPredictor:
             {model: entry.template_overhead_tokens for model, entry in manifest.models.items()},
         )
 
+    def with_cells(self, cells: Cells) -> "LengthPredictor":
+        """The same with other cells."""
+        return LengthPredictor(self.features, self.estimators, cells, self.bounds, self._overheads)
+
     def template_overhead_tokens(self, model: str) -> int:
         """Tokens that ``model``'s chat template adds: median of prompt − system − user.
 
@@ -143,10 +147,10 @@ class LengthPredictor:
         """Quantiles of the tokens the program still generates, the stage itself included.
 
         With target ``stage``, of the stage's tokens alone. The conditional median is ŷ. The 10 and
-        90 % quantiles are calibrated: on data exchangeable with the training data, at most a tenth
-        of the lengths lies beyond each. A request outside of what the training data covers gets a
-        mixture with its cell's quantiles, and one of a model, workflow or stage that was never
-        seen gets those of the narrowest cell that was.
+        90 % quantiles are calibrated, so that about a tenth of the lengths of requests like those
+        of the training data lies beyond each. A request outside of what the training data covers
+        gets a mixture with its cell's quantiles, and one of a model, workflow or stage that was
+        never seen gets those of the narrowest cell that was.
         """
         return self._predict(model, requests, quantiles, None)
 
