@@ -72,7 +72,7 @@ class LengthPredictor:
         overheads: model name → tokens that its chat template adds to system + user tokens.
 
     Raises:
-        DataError: an estimator tests a column that ``features`` does not have.
+        DataError: an estimator tests a column that ``features`` does not have, or has no bounds.
     """
 
     def __init__(
@@ -88,6 +88,11 @@ class LengthPredictor:
                 raise DataError(
                     f"The length predictor of '{model}' needs {estimator.min_features} features,"
                     f" but there are {features.n_features}: fit again."
+                )
+            if model not in bounds:
+                raise DataError(
+                    f"The length predictor of '{model}' lacks the bounds of its training data: fit"
+                    " again."
                 )
         self.models = tuple(sorted(estimators))
         self.features = features

@@ -115,7 +115,10 @@ def write_length(directory: Path) -> Path:
             "pooled": False,
             "models": {
                 model: {
-                    "file": file, "template_overhead_tokens": 9, "rows": 1, "bounds": bounds,
+                    "file": file,
+                    "template_overhead_tokens": 9,
+                    "rows": 1,
+                    "bounds": bounds,
                 }
                 for model, file in files.items()
             },

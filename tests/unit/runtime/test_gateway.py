@@ -122,7 +122,7 @@ async def test_a_known_program_keeps_its_engine_and_its_history(rig) -> None:
         assert model == "small", "the others cannot get it"
         assert (stage.workflow, stage.stage, stage.text) == ("math", "verify", "a b c")
         assert (stage.system_tokens, stage.user_tokens, stage.prompt_tokens) == (2, 3, 9)
-        assert stage.history == History().after("", 5, 3), "the first one told no stage"
+        assert stage.history == History().after("solve", 5, 3)
 
         shown = (await r.client.get("/v1/programs/p1")).json()
         assert shown == {
