@@ -250,6 +250,19 @@ async def test_a_stream_that_has_begun_ends_in_an_error_and_the_engine_is_probed
         await r.idle()
 
 
+async def test_only_a_complete_response_is_history(rig) -> None:
+    async with rig() as r:
+        r.engines[0].cut_after = 2
+        await r.chat(stream=True, headers=PROGRAM)
+        await until(lambda: r.gateway.dispatcher.is_up(0))
+        r.engines[0].cut_after = None
+        await r.chat(headers=PROGRAM)
+        await r.chat(headers=PROGRAM)
+        histories = [stage.history for _, stage in r.length.asked]
+        assert histories[-2:] == [History(), History().after("solve", 5, 3)]
+        await r.idle()
+
+
 async def test_no_engine_at_all(rig) -> None:
     async with rig(dead=[0, 1]) as r:
         assert (await r.client.get("/health")).status_code == 503
