@@ -201,9 +201,11 @@ class LengthPredictor:
 
         for row in np.flatnonzero(outside):
             in_cell = np.log1p(found[row][0].quantiles(asked, bound[row]))
+            if np.isnan(in_cell[0]):  # nothing so long was seen in the cell
+                continue
             if outside[row] == 1:
                 logs[row] = in_cell
-            elif not np.isnan(in_cell[0]):
+            else:
                 logs[row] += outside[row] * (in_cell - logs[row])
         if above is None:
             logs = _calibrated(logs, asked, [cell for cell, _ in found])

@@ -126,11 +126,23 @@ def test_remaining_after_conditions_instead_of_flooring(
 
 def test_remaining_after_a_fallback_conditions_its_cell(predictor: LengthPredictor) -> None:
     unseen = replace(SHORT, stage="verify")  # 0, 10, … 1000
-    remaining = predictor.remaining_after("small", [unseen] * 3, [0, 500, 1000], (0.5,))
+    remaining = predictor.remaining_after("small", [unseen] * 3, [0, 500, 1000])
     # Zero does not exceed zero: 10, 20, … 1000.
     expected = [between(500, 510, 0.5), 755 - 500, 1000]
     np.testing.assert_allclose(remaining[:, 0], expected, atol=0.2)
-    assert predictor.remaining_after("medium", [SHORT], [300])[0, 0] == 300
+
+
+def test_what_outlives_its_cell_is_compared_with_all_rows(predictor: LengthPredictor) -> None:
+    outside = replace(SHORT, prompt_tokens=399)  # cell 0, 1, … 100; rows up to 400
+    remaining = predictor.remaining_after("small", [outside] * 2, [150, 400])
+    np.testing.assert_allclose(remaining[:, 0], [250, 400])
+    nines = Cells(
+        [Cell(**{**c.model_dump(), "tokens": [9] * SAMPLE}) for c in predictor.cells.cells]
+    )
+    short = LengthPredictor(predictor.features, predictor.estimators, nines, predictor.bounds, {})
+    unseen = replace(SHORT, stage="verify")
+    assert short.remaining_after("small", [unseen], [30])[0, 0] == pytest.approx(70)
+    assert short.remaining_after("medium", [SHORT], [300])[0, 0] == 300, "no rows of its own"
 
 
 def test_an_unknown_model_has_no_template(predictor: LengthPredictor) -> None:
