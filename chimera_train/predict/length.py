@@ -72,7 +72,7 @@ class LengthPredictor:
         overheads: model name → tokens that its chat template adds to system + user tokens.
 
     Raises:
-        DataError: an estimator tests a column that ``features`` does not have.
+        DataError: an estimator tests a column that ``features`` does not have, or has no bounds.
     """
 
     def __init__(
@@ -88,6 +88,11 @@ class LengthPredictor:
                 raise DataError(
                     f"The length predictor of '{model}' needs {estimator.min_features} features,"
                     f" but there are {features.n_features}: fit again."
+                )
+            if model not in bounds:
+                raise DataError(
+                    f"The length predictor of '{model}' lacks the bounds of its training data: fit"
+                    " again."
                 )
         self.models = tuple(sorted(estimators))
         self.features = features
@@ -200,9 +205,11 @@ class LengthPredictor:
 
         for row in np.flatnonzero(outside):
             in_cell = np.log1p(found[row][0].quantiles(asked, bound[row]))
+            if np.isnan(in_cell[0]):  # nothing so long was seen in the cell
+                continue
             if outside[row] == 1:
                 logs[row] = in_cell
-            elif not np.isnan(in_cell[0]):
+            else:
                 logs[row] += outside[row] * (in_cell - logs[row])
         if above is None:
             logs = _calibrated(logs, asked, [cell for cell, _ in found])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 
 from chimera_train.config import Settings
 from chimera_train.predict.features import StageRequest
@@ -25,17 +25,17 @@ class Bounds(Settings):
         novelty: how novel all but 1 % of the training texts are to the sketch.
     """
 
-    least: list[float] = Field(min_length=len(BOUNDED_COUNTS), max_length=len(BOUNDED_COUNTS))
-    most: list[float] = Field(min_length=len(BOUNDED_COUNTS), max_length=len(BOUNDED_COUNTS))
+    least: list[FiniteFloat] = Field(min_length=len(BOUNDED_COUNTS), max_length=len(BOUNDED_COUNTS))
+    most: list[FiniteFloat] = Field(min_length=len(BOUNDED_COUNTS), max_length=len(BOUNDED_COUNTS))
     spread: float = Field(ge=0, allow_inf_nan=False)
     novelty: float = Field(ge=0, allow_inf_nan=False)
 
     def outside(self, requests: Sequence[StageRequest], spread: Floats, novelty: Floats) -> Floats:
-        """How far each request lies outside, shape (n,), in [0, 1).
+        """How far each request lies outside, shape (n,), in [0, 1].
 
-        0 up to the bounds; a request at twice a bound is ½ outside, and so on. What counts is the
-        bound that is exceeded by most: the range of a count, the trees' disagreement (``spread``,
-        shape (n,)) or the ``novelty`` of the text, shape (n,).
+        0 up to the bounds; a request at twice a bound is ½ outside, and so on; 1 is reached beyond
+        a bound of zero. What counts is the bound that is exceeded by most: the range of a count,
+        the trees' disagreement (``spread``, shape (n,)) or the ``novelty`` of the text, shape (n,).
         """
         n = counts(requests) + 1
         excess = np.maximum(n / (np.array(self.most) + 1), (np.array(self.least) + 1) / n)

@@ -35,20 +35,22 @@ ORACLE: Oracle = "oracle"
 """In place of a predictor: what it would predict is taken from what happened, for ablations."""
 
 
-class ConfidenceModel(Protocol):
-    """What is needed of a router (``predict.router.OnnxRouter``)."""
-
+class _Fitted(Protocol):
     @property
     def models(self) -> Sequence[str]:
-        """The names of the columns of ``predict``."""
+        """The models it was fitted on; of a router, in order of its columns."""
         ...
+
+
+class ConfidenceModel(_Fitted, Protocol):
+    """What is needed of a router (``predict.router.OnnxRouter``)."""
 
     def predict(self, texts: Sequence[str]) -> npt.NDArray[np.floating]:
         """q, shape (n, n_models)."""
         ...
 
 
-class LengthModel(Protocol):
+class LengthModel(_Fitted, Protocol):
     """What is needed of a length predictor (``predict.length.LengthPredictor``)."""
 
     def predict(self, model: str, requests: Sequence[StageRequest]) -> npt.NDArray[np.floating]:
@@ -56,7 +58,7 @@ class LengthModel(Protocol):
         ...
 
 
-class RankModel(Protocol):
+class RankModel(_Fitted, Protocol):
     """What is needed of a ranker (``predict.ranker.Ranker``)."""
 
     def predict(self, model: str, requests: Sequence[StageRequest]) -> npt.NDArray[np.floating]:
@@ -200,16 +202,17 @@ def workload_from_traces(
     if length == ORACLE:
         remaining_tokens = _still_to_come(first_stage, output_tokens)
     elif length is not None:
-        remaining_tokens = _predicted(length, models, stages)
+        remaining_tokens = _predicted("length predictor", length, models, stages)
     stage_tokens = None
     if stage_length == ORACLE:
         stage_tokens = output_tokens.astype(np.float64)
     elif stage_length is not None:
-        stage_tokens = _predicted(stage_length, models, stages)
+        stage_tokens = _predicted("stage length predictor", stage_length, models, stages)
     rank = None
     if ranker is not None:
         # Only the order of scores means anything, and a queue is ordered by whole numbers.
-        _, place = np.unique(_predicted(ranker, models, stages), return_inverse=True)
+        scores = _predicted("ranker", ranker, models, stages)
+        _, place = np.unique(scores, return_inverse=True)
         rank = place.astype(np.float64)
     return Workload(
         questions=first["question_id"].tolist(),
@@ -267,14 +270,18 @@ def _confidence(
     if router is None:
         return np.zeros((len(texts), len(models)))
     known = list(router.models)
+    _check_fitted("router", known, models)
+    q = np.asarray(router.predict(texts), dtype=np.float64)
+    return q[:, [known.index(model) for model in models]]
+
+
+def _check_fitted(what: str, known: Sequence[str], models: Sequence[str]) -> None:
     unknown = [model for model in models if model not in known]
     if unknown:
         raise DataError(
-            f"The router was not fitted on '{unknown[0]}', only on {', '.join(known)}: fit it on"
+            f"The {what} was not fitted on '{unknown[0]}', only on {', '.join(known)}: fit it on"
             " traces of every model of the pool."
         )
-    q = np.asarray(router.predict(texts), dtype=np.float64)
-    return q[:, [known.index(model) for model in models]]
 
 
 def _still_to_come(
@@ -287,9 +294,11 @@ def _still_to_come(
 
 
 def _predicted(
-    predictor: LengthModel | RankModel, models: Sequence[str], stages: pd.DataFrame
+    what: str, predictor: LengthModel | RankModel, models: Sequence[str], stages: pd.DataFrame
 ) -> npt.NDArray[np.float64]:
     """What ``predictor`` says of each stage, shape (n_stages,)."""
+    # A length predictor would take the lengths of other models for those of one it does not know.
+    _check_fitted(what, predictor.models, models)
     found = np.zeros(len(stages))
     columns = [stages[field].tolist() for field in StageRequest.__dataclass_fields__]
     requests = [StageRequest(*values) for values in zip(*columns, strict=True)]

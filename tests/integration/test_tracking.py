@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import lightgbm
 import mlflow
 import numpy as np
 import pytest
@@ -72,7 +73,7 @@ def test_a_forest_is_registered_as_skops_and_loads_unchanged(store: str) -> None
     X, y = rng.random((60, 2)), rng.random(60)
     forest = RandomForestQuantileRegressor(n_estimators=3, random_state=0).fit(X, y)
     with stage_run(store, "fit-forest", {}) as run:
-        run.forest("length-small", forest)
+        run.length_estimator("length-small", forest)
     name = f"{EXPERIMENT}-length-small"
     assert mlflow.MlflowClient(store).get_model_version_by_alias(name, ALIAS).version == 1
     loaded = mlflow.sklearn.load_model(f"models:/{name}@{ALIAS}")
@@ -81,6 +82,26 @@ def test_a_forest_is_registered_as_skops_and_loads_unchanged(store: str) -> None
     )
     files = Path.cwd().rglob("*")
     assert not [path for path in files if path.suffix in {".pkl", ".pickle", ".joblib"}]
+
+
+def test_boosters_are_logged_as_text_and_load_unchanged(store: str) -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.random((60, 2)), rng.random(60)
+    levels = {
+        level: lightgbm.train(
+            {"objective": "quantile", "alpha": level, "num_threads": 1, "verbose": -1},
+            lightgbm.Dataset(X, y),
+            num_boost_round=3,
+        )
+        for level in (0.1, 0.5)
+    }
+    with stage_run(store, "fit-boosters", {}) as run:
+        run.length_estimator("length-small", levels)
+    run_id = only_run(store, "fit-boosters").info.run_id
+    for level, booster in levels.items():
+        text = mlflow.artifacts.load_text(f"runs:/{run_id}/length-small/{level}.txt")
+        loaded = lightgbm.Booster(model_str=text)
+        np.testing.assert_allclose(loaded.predict(X), booster.predict(X))
 
 
 def test_an_unusable_store_is_one_sentence(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from onnx import TensorProto, helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from chimera_train.bundle.export import Parts, export_bundle
+from chimera_train.predict.cells import SAMPLE, Cell, Cells
+from chimera_train.predict.features import FEATURES_VERSION, Features
 from chimera_train.predict.forest import ForestArrays
 
 ENGINES = {"one": "org/small", "two": "org/large", "three": "org/small"}
@@ -92,23 +94,41 @@ def write_length(directory: Path) -> Path:
         ForestArrays(
             roots=whole, feature=none, threshold=np.zeros(1, dtype=np.float32), left=none,
             right=none, leaf_start=np.array([0, 1], dtype=np.int32), leaf_ranks=whole,
-            values=np.array([target]), value_rows=np.array([1], dtype=np.int32),
+            values=np.log1p([target]), value_rows=np.array([1], dtype=np.int32),
         ).save(directory / files[model])  # fmt: skip
+    of_all = Cell(model=None, workflow=None, stage=None, rows=1, tokens=[30.0] * SAMPLE)
+    of_cells = [
+        Cell(model=model, workflow=workflow, stage=stage, rows=1, tokens=[target] * SAMPLE)
+        for model, target in TARGETS.items()
+        for workflow, stage in ((None, None), ("math", None), ("math", "solve"))
+    ]
+    names = [*files.values(), *Cells([of_all, *of_cells]).save(directory)]
+    columns = Features(["math"], ["solve"], MODELS, None).columns
+    bounds = {"least": [0] * 4, "most": [1000] * 4, "spread": 0, "novelty": 0}
     write(
         directory / "length.json",
         {
-            "schema_version": 1,
+            "schema_version": 2,
+            "target": "remaining",
+            "estimator": "forest",
+            "sketch": None,
+            "pooled": False,
             "models": {
-                model: {"file": file, "template_overhead_tokens": 9, "rows": 1}
+                model: {
+                    "file": file,
+                    "template_overhead_tokens": 9,
+                    "rows": 1,
+                    "bounds": bounds,
+                }
                 for model, file in files.items()
             },
             "workflows": ["math"],
             "stages": ["solve"],
+            "features": {"version": FEATURES_VERSION, "columns": list(columns)},
             "quantiles": [0.5],
-            "has_text": False,
             "settings": {},
             "metrics": {"kendall_distance": {"overall": 0.2}},
-            "sha256": {file: digest(directory / file) for file in files.values()},
+            "sha256": {name: digest(directory / name) for name in names},
         },
     )
     return directory

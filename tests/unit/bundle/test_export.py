@@ -16,7 +16,7 @@ from chimera_train.predict.features import StageRequest
 from chimera_train.scheduling.model import EngineProfile
 from chimera_train.scheduling.policy import Chimera
 
-REQUEST = StageRequest("math", "solve", "a", 1, 1, 2, 0)
+REQUEST = StageRequest("math", "solve", "a", 1, 1, 2)
 
 
 def names(directory: Path) -> set[str]:
@@ -49,6 +49,7 @@ def test_only_what_the_gateway_reads_is_in_it(parts: Parts, tmp_path: Path) -> N
         "manifest.json",
         "policy.json",
         "length/length.json",
+        "length/cells.json",
         "length/forest-0.npz",
         "length/forest-1.npz",
         "router/router.json",

@@ -66,27 +66,37 @@ def expected(*tokens: str) -> np.ndarray:
 
 def test_sketches_are_those_computed_by_hand(sketch: EncoderSketch) -> None:
     assert sketch.n_components == 2
-    np.testing.assert_allclose(
-        sketch.transform(["yes", "no what yes", "no " * 50]),
-        [expected("yes"), expected("no", "yes"), expected(*["no"] * MAX_LENGTH)],
-        rtol=1e-6,
-    )
-    assert sketch.transform([]).shape == (0, 2)
+    cases = {
+        "yes": expected("yes"),
+        "no what yes": expected("no", "yes"),
+        "no " * 50: expected(*["no"] * MAX_LENGTH),
+    }
+    for text, vector in cases.items():
+        np.testing.assert_allclose(sketch.describe(text)[0], vector, rtol=1e-6)
 
 
-@given(st.lists(st.text(st.characters()), max_size=4))
-def test_any_text_has_a_finite_sketch(sketch: EncoderSketch, texts: list[str]) -> None:
-    result = sketch.transform([*texts, "", "\ud800", "what"])
-    assert np.isfinite(result).all()
-    np.testing.assert_array_equal(result[-3:], [-MEAN @ PROJECTION] * 3)
+def test_novelty_is_the_distance_from_the_mean(sketch: EncoderSketch) -> None:
+    assert sketch.describe("yes")[1] == pytest.approx(np.linalg.norm(TABLE[2] - MEAN))
+    assert sketch.describe("")[1] == pytest.approx(np.linalg.norm(MEAN))
+
+
+@given(st.text(st.characters()))
+def test_any_text_has_a_finite_sketch(sketch: EncoderSketch, text: str) -> None:
+    vector, novelty = sketch.describe(text)
+    assert np.isfinite([*vector, novelty]).all()
+
+
+@pytest.mark.parametrize("text", ["", "\ud800", "what"])
+def test_a_text_of_unknown_words_is_like_none(sketch: EncoderSketch, text: str) -> None:
+    np.testing.assert_array_equal(sketch.describe(text)[0], -MEAN @ PROJECTION)
 
 
 def test_survives_a_round_trip(sketch: EncoderSketch, tmp_path: Path) -> None:
     names = sketch.save(tmp_path)
     assert sorted(names) == sorted(path.name for path in tmp_path.iterdir())
     loaded = EncoderSketch.load(tmp_path)
-    texts = ["yes no", "no " * 50]
-    np.testing.assert_array_equal(loaded.transform(texts), sketch.transform(texts))
+    for text in ("yes no", "no " * 50):
+        np.testing.assert_array_equal(loaded.describe(text)[0], sketch.describe(text)[0])
 
 
 def _remove(name: str) -> Callable[[Path], None]:

@@ -92,6 +92,18 @@ def test_conditions_on_the_bound(case: dict[str, Any], share: float) -> None:
         np.testing.assert_allclose(row, expected, rtol=1e-12, atol=1e-9)
 
 
+def test_spread_is_that_of_the_trees_means() -> None:
+    forest, X = fit(3, 80, 100, 4, None)
+    leaves = np.asarray(forest.forest_.y_train_leaves)[:, :, 0, :]
+    targets = np.asarray(forest.forest_.y_train)[0]
+    expected = []
+    for nodes in forest.apply(X):
+        drawn = [leaves[tree, node] for tree, node in enumerate(nodes)]
+        expected.append(np.std([targets[i[i > 0] - 1].mean() for i in drawn]))
+    np.testing.assert_allclose(forest_arrays(forest).spread(X), expected, rtol=1e-12, atol=1e-9)
+    assert forest_arrays(forest).spread(X[:0]).shape == (0,)
+
+
 def test_no_rows_give_no_predictions() -> None:
     forest, X = fit(0, 50, 5, 1, None)
     assert forest_arrays(forest).quantiles(X[:0], [0.5, 0.9]).shape == (0, 2)

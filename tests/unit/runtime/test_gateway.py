@@ -7,6 +7,7 @@ import openai
 import pytest
 from starlette.responses import JSONResponse, Response
 
+from chimera_train.history import History
 from chimera_train.scheduling.policy import Chimera, RoundRobin
 
 PROGRAM = {"X-Program-Id": "p1", "X-Workflow": "math", "X-Stage": "solve"}
@@ -121,7 +122,7 @@ async def test_a_known_program_keeps_its_engine_and_its_history(rig) -> None:
         assert model == "small", "the others cannot get it"
         assert (stage.workflow, stage.stage, stage.text) == ("math", "verify", "a b c")
         assert (stage.system_tokens, stage.user_tokens, stage.prompt_tokens) == (2, 3, 9)
-        assert stage.generated_tokens == 3
+        assert stage.history == History().after("solve", 5, 3)
 
         shown = (await r.client.get("/v1/programs/p1")).json()
         assert shown == {
@@ -246,6 +247,19 @@ async def test_a_stream_that_has_begun_ends_in_an_error_and_the_engine_is_probed
         await until(lambda: r.gateway.dispatcher.is_up(0))
         r.engines[0].cut_after = None
         assert (await r.chat()).json()["choices"][0]["message"]["content"] == "Hello wörld ✓"
+        await r.idle()
+
+
+async def test_only_a_complete_response_is_history(rig) -> None:
+    async with rig() as r:
+        r.engines[0].cut_after = 2
+        await r.chat(stream=True, headers=PROGRAM)
+        await until(lambda: r.gateway.dispatcher.is_up(0))
+        r.engines[0].cut_after = None
+        await r.chat(headers=PROGRAM)
+        await r.chat(headers=PROGRAM)
+        histories = [stage.history for _, stage in r.length.asked]
+        assert histories[-2:] == [History(), History().after("solve", 5, 3)]
         await r.idle()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from chimera_train.history import History
 from chimera_train.predict.features import StageRequest
 from chimera_train.runtime.predictions import Batcher, Predictors, Query, predict_batch
 
@@ -50,6 +51,9 @@ async def test_one_bad_item_fails_alone() -> None:
     batcher.close()
 
 
+HISTORY = History().after("plan", 50, 7)
+
+
 class FakeRouter:
     models = ("b", "a")
 
@@ -81,7 +85,7 @@ class Letters:
 
 
 def query(text: str, engines: Sequence[int], **flags: bool) -> Query:
-    return Query("w", "s", "sys", text, 1000, 7, engines, **{
+    return Query("w", "s", "sys", text, 1000, HISTORY, engines, **{
         "with_lengths": True, "with_confidence": True, **flags,
     })  # fmt: skip
 
@@ -105,5 +109,5 @@ def test_predictions_belong_to_engines_not_models() -> None:
     assert known.remaining_tokens.tolist() == [0.0, 1206.5, 0.0]
     assert (none.confidence, none.remaining_tokens) == (None, None)
     assert [(model, len(requests)) for model, requests in length.calls] == [("a", 1), ("b", 2)]
-    assert length.calls[0][1] == [StageRequest("w", "s", "xx", 3, 1002, 1105, 7)]
+    assert length.calls[0][1] == [StageRequest("w", "s", "xx", 3, 1002, 1105, HISTORY)]
     assert sorted(counter.counted) == ["sys", "sys", "xx", "yyy"], "a shared tokenizer counts once"

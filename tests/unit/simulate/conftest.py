@@ -101,6 +101,8 @@ def config(tmp_path, traces_dir, step_time, monkeypatch):
             return np.tile([0.4, 0.9], (len(texts), 1))
 
     class Length:
+        models = ("m-small", "m-large")
+
         def predict(self, model, requests):
             return np.full((len(requests), 1), 10.0)
 

@@ -19,6 +19,8 @@ ALL = ["fcfs", "sjf", "stjf", "stjf_oracle", "mlfq", "ltr"]
 @pytest.fixture
 def ranker(monkeypatch):
     class ByPrompt:
+        models = ("m-small", "m-large")
+
         def predict(self, model, requests):
             return np.array([float(request.prompt_tokens) for request in requests])
 

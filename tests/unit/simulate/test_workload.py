@@ -26,12 +26,14 @@ class Router:
 
 
 class Length:
+    models = MODELS
+
     def __init__(self):
         self.requests = {}
 
     def predict(self, model, requests):
         self.requests[model] = requests
-        return np.array([[r.prompt_tokens + 1000 * r.generated_tokens] for r in requests])
+        return np.array([[r.prompt_tokens + 1000 * r.history.generated_tokens] for r in requests])
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ def test_trajectories_are_the_programs_of_the_traces(traces):
     q = router.predict(router.texts)
     np.testing.assert_array_equal(workload.confidence, q[:, [2, 1]])
     assert length.requests["m-large"][0] == StageRequest(
-        "math", "solve", "user q0-m-large-0 0", 4, 14, 20, 0
+        "math", "solve", "user q0-m-large-0 0", 4, 14, 20
     )
 
 
@@ -87,6 +89,8 @@ def test_an_oracle_knows_what_happened(traces):
 
 def test_what_each_order_goes_by(traces):
     class Score:
+        models = MODELS
+
         def predict(self, model, requests):
             return np.array([-0.5 * request.prompt_tokens for request in requests])
 
@@ -176,6 +180,21 @@ def test_a_model_that_the_router_does_not_know_is_refused(traces):
     router.models = ("m-other", "m-large", "m-tiny")
     with pytest.raises(DataError, match="not fitted on 'm-small'"):
         build(traces, router=router)
+
+
+@pytest.mark.parametrize(
+    ("argument", "named"),
+    [
+        ("length", "The length predictor"),
+        ("stage_length", "The stage length predictor"),
+        ("ranker", "The ranker"),
+    ],
+)
+def test_a_model_that_a_predictor_does_not_know_is_refused(traces, argument, named):
+    predictor = Length()
+    predictor.models = ("m-large", "m-tiny")
+    with pytest.raises(DataError, match=f"{named} was not fitted on 'm-small', only on m-large"):
+        build(traces, **{argument: predictor})
 
 
 def test_each_workflow_of_a_question_is_a_program_of_its_own(traces):
