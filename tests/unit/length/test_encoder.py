@@ -15,7 +15,6 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, T5Confi
 from chimera_train.errors import ConfigError
 from chimera_train.length.encoder import (
     KnownTexts,
-    fit_encoder_sketch,
     fit_projection,
     open_encoder,
 )

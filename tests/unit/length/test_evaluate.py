@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from chimera_train.errors import DataError
+from chimera_train.length.estimators import fit_estimators
 from chimera_train.length.evaluate import (
     MIN_QUESTIONS,
     cross_validate,
@@ -12,12 +13,11 @@ from chimera_train.length.evaluate import (
     predict_unseen,
     require_enough,
 )
-from chimera_train.length.forests import fit_forests
 from chimera_train.length.judge import QUANTILES, judge
 from chimera_train.length.rows import stage_rows
 from chimera_train.length.settings import LengthSettings
 from chimera_train.output import Output
-from chimera_train.traces.split import fold
+from chimera_train.traces.split import HOLDOUT_FOLD, fingerprints, fold
 
 
 def test_the_forest_beats_the_baselines_on_learnable_lengths(
@@ -80,15 +80,35 @@ def test_figures_are_those_of_the_rows_that_plots_draw(
 def test_a_fitted_predictor_is_judged_on_other_traces(
     learnable: Callable[..., Any], quick: LengthSettings
 ) -> None:
-    predictor = fit_forests(stage_rows(learnable(60).traces()), quick).predictor
-    others = stage_rows(learnable(30, seed=1).traces())
-    judged = predict_others(others, predictor, seed=0)
+    rows = stage_rows(learnable(60).traces())
+    predictor = fit_estimators(rows, quick).predictor
+    known = fingerprints(rows["question_id"])
+    others = stage_rows(learnable(30, seed=1, prefix="other").traces())
+    judged = predict_others(others, predictor, known, seed=0)
     assert len(judged) == len(others)
     figures = judge(judged, seed=0)
     assert figures["kendall_distance"]["overall"] < figures["baselines"]["stage_median"]
     one_fold = others[others["fold"] == others["fold"].iloc[0]]
     with pytest.raises(DataError, match="more questions"):
-        predict_others(one_fold, predictor, seed=0)
+        predict_others(one_fold, predictor, known, seed=0)
+
+
+def test_a_fitted_predictor_is_not_judged_on_what_it_was_fitted_on(
+    learnable: Callable[..., Any], quick: LengthSettings
+) -> None:
+    rows = stage_rows(learnable(60).traces())
+    is_training = rows["fold"] != HOLDOUT_FOLD
+    training = rows[is_training]
+    predictor = fit_estimators(training, quick).predictor
+    known = fingerprints(training["question_id"])
+    judged = predict_others(rows, predictor, known, seed=0)
+    assert judged["program_id"].tolist() == rows.loc[~is_training, "program_id"].tolist()
+    median = training.groupby(["stage", "model"])["target_tokens"].median()
+    assert [*judged["stage_median"]] == [
+        median[key] for key in zip(judged["stage"], judged["model"], strict=True)
+    ]
+    with pytest.raises(DataError, match="fitted on every question of these traces"):
+        predict_others(training, predictor, known, seed=0)
 
 
 def test_a_stage_not_seen_in_training_has_the_baselines_of_all(

@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from chimera_train.errors import DataError
+from chimera_train.history import History
 from chimera_train.length.rows import stage_requests, stage_rows
 from chimera_train.predict.features import StageRequest
 from chimera_train.traces.split import fold
@@ -35,8 +36,8 @@ def test_the_order_of_the_tables_does_not_matter(builder: Any) -> None:
 def test_rows_become_the_requests_of_the_gateway(builder: Any) -> None:
     builder.add("q1", "a question", [40, 3])
     assert stage_requests(stage_rows(builder.traces())) == [
-        StageRequest("math", "solve", "a question", 11, 12, 30, 0),
-        StageRequest("math", "verify", "a question", 11, 22, 40, 40),
+        StageRequest("math", "solve", "a question", 11, 12, 30),
+        StageRequest("math", "verify", "a question", 11, 22, 40, History().after("solve", 30, 40)),
     ]
 
 

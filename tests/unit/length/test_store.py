@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from chimera_train.errors import ConfigError
-from chimera_train.length.forests import FittedLength, fit_forests
+from chimera_train.length.estimators import FittedLength, fit_estimators
 from chimera_train.length.rows import stage_rows
 from chimera_train.length.settings import LengthSettings
 from chimera_train.length.store import file_names, require_replaceable, write_length
@@ -17,7 +17,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def fitted(learnable: Callable[..., Any], quick: LengthSettings) -> FittedLength:
-    return fit_forests(stage_rows(learnable(10).traces()), quick)
+    return fit_estimators(stage_rows(learnable(10).traces()), quick)
 
 
 def test_replaces_an_earlier_result_as_a_whole(
@@ -27,7 +27,7 @@ def test_replaces_an_earlier_result_as_a_whole(
     write_length(out, fitted, quick, {"n_programs": 1})
     assert "package-large.npz" in contents(out)
     settings = quick.model_copy(update={"sketch_components": 0})
-    one = fit_forests(stage_rows(learnable(10, ("package:small",)).traces()), settings)
+    one = fit_estimators(stage_rows(learnable(10, ("package:small",)).traces()), settings)
     write_length(out, one, settings, {"n_programs": 2})
     assert set(contents(out)) == {"length.json", "metrics.json", "package-small.npz"}
     assert contents(out)["metrics.json"] == b'{\n  "n_programs": 2\n}\n'
