@@ -120,7 +120,7 @@ def test_constant_lengths(
         predictor.predict("package:small", [REQUEST], (0.1, 0.9)), [[5, 5]]
     )
     np.testing.assert_array_equal(
-        predictor.remaining_after("package:small", [REQUEST] * 2, [4, 5]), [1, 5]
+        predictor.remaining_after("package:small", [REQUEST] * 2, [4, 5]), [[1], [5]]
     )
 
 
