@@ -65,8 +65,8 @@ def _of_terms(
     if rank < 2:
         return None, np.zeros(len(rows))
     svd = TruncatedSVD(min(settings.sketch_components, rank), random_state=settings.seed)
-    # Where all texts have the same terms, the share of variance, which nobody asks for, is 0/0.
-    with np.errstate(invalid="ignore"):
+    # Where all texts have the same terms, the shares of the variance, which is none, mean nothing.
+    with np.errstate(invalid="ignore", divide="ignore"):
         svd.fit(weights)
     coefficients, scores = _length_scores(weights, text, rows, settings.score_ridge)
     sketch = TextSketch(
