@@ -59,6 +59,15 @@ def test_failed_attempts_are_left_out(builder: Any) -> None:
     assert stage_rows(builder.traces())["target_tokens"].tolist() == [3]
 
 
+@pytest.mark.parametrize("column", ["output_tokens", "prompt_tokens", "system_tokens"])
+def test_less_than_no_tokens_are_refused(builder: Any, column: str) -> None:
+    builder.add("q1", "a", [40, 3])
+    builder.stages[1][column] = -5
+    builder.programs[0]["total_output_tokens"] = builder.stages[1]["output_tokens"] + 40
+    with pytest.raises(DataError, match=rf"Stage 'verify' of program .*q1/0' has -5 {column}"):
+        stage_rows(builder.traces())
+
+
 @pytest.mark.parametrize(("keep", "found"), [(1, "40"), (0, "none")])
 def test_tables_that_do_not_belong_together(builder: Any, keep: int, found: str) -> None:
     builder.add("q1", "a", [40, 3])
