@@ -72,7 +72,7 @@ def test_a_forest_is_registered_as_skops_and_loads_unchanged(store: str) -> None
     X, y = rng.random((60, 2)), rng.random(60)
     forest = RandomForestQuantileRegressor(n_estimators=3, random_state=0).fit(X, y)
     with stage_run(store, "fit-forest", {}) as run:
-        run.forest("length-small", forest)
+        run.length_estimator("length-small", forest)
     name = f"{EXPERIMENT}-length-small"
     assert mlflow.MlflowClient(store).get_model_version_by_alias(name, ALIAS).version == 1
     loaded = mlflow.sklearn.load_model(f"models:/{name}@{ALIAS}")

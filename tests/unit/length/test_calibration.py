@@ -32,8 +32,10 @@ class Constant:
         return np.zeros(len(X))
 
 
-def rows(n: int, rng: np.random.Generator, builder: Any, stage_sizes: tuple[int, ...] = (1,)) -> Any:
-    """Programs of exchangeable lengths; the first ``n // size`` of them have stage ``size``."""
+def rows(
+    n: int, rng: np.random.Generator, builder: Any, stage_sizes: tuple[int, ...] = (1,)
+) -> Any:
+    """Programs of exchangeable lengths; every ``size``-th has one stage more for each size."""
     for number in range(n):
         stages = sum(number % size == 0 for size in stage_sizes)
         lengths = np.rint(rng.lognormal(4.6, 0.8, size=stages)).astype(int).tolist()

@@ -134,7 +134,7 @@ def test_settings_that_cannot_be_are_refused(
 def test_a_ranker_has_nothing_to_search(
     app: typer.Typer, arguments: list[str], tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="--search .* a ranker has none"):
+    with pytest.raises(ConfigError, match=r"--search .* a ranker has none"):
         invoke(app, *arguments, "--target", "rank", "--search", 2)
     assert not (tmp_path / "out").exists()
 

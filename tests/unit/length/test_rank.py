@@ -20,9 +20,7 @@ from chimera_train.predict.length import LengthPredictor, StageRequest
 from chimera_train.predict.ranker import Ranker
 
 REQUEST = StageRequest("math", "solve", "add then double", 11, 12, 30)
-LONGER = StageRequest(
-    "math", "solve", "add then double then halve then add then add", 11, 12, 30
-)
+LONGER = StageRequest("math", "solve", "add then double then halve then add then add", 11, 12, 30)
 
 
 def test_the_loss_is_that_of_the_probability_of_the_order():
@@ -69,9 +67,7 @@ def test_stages_are_predicted_by_themselves(learnable, quick, output, tmp_path):
 
 
 def test_ranks_are_written_and_read(learnable, quick, output, tmp_path):
-    metrics = fit_and_write(
-        learnable().traces(), tmp_path / "rank", quick, output, "rank"
-    ).metrics
+    metrics = fit_and_write(learnable().traces(), tmp_path / "rank", quick, output, "rank").metrics
     assert metrics["kendall_distance"]["overall"] < 0.15 < metrics["baselines"]["fcfs"]
     assert "coverage" not in metrics
     assert json.loads((tmp_path / "rank" / "length.json").read_text())["quantiles"] == []

@@ -20,7 +20,6 @@ from chimera_train.length.store import (
 from chimera_train.predict.length import LengthPredictor
 from chimera_train.traces.split import fingerprints
 
-
 QUESTIONS = pd.Series(["q1", "q2"])
 OURS = {"sketch", "encoder", "questions"}
 
