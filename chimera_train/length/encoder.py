@@ -23,10 +23,10 @@ from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import read_json_object
 from chimera_train.onnx_export import check_network, export_network, export_tokenizer, quantize
 from chimera_train.output import Output
-from chimera_train.predict.encoder import NETWORK, TOKENIZER, Encoder, EncoderSketch
+from chimera_train.predict.encoder import NETWORK, TOKENIZER, Encoder
 from chimera_train.pretrained import load_pretrained, quiet_transformers, source_of
 
-__all__ = ["KnownTexts", "fit_encoder_sketch", "fit_projection", "open_encoder"]
+__all__ = ["KnownTexts", "fit_projection", "open_encoder"]
 
 _SETTING = "fit_length.encoder"
 _POOLING = "1_Pooling/config.json"
@@ -109,14 +109,6 @@ def open_encoder(encoder: str, *, max_length: int) -> Iterator[Encoder]:
         directory = Path(name)
         reads = _export(encoder, directory, max_length)
         yield Encoder(directory, max_length=reads)
-
-
-def fit_encoder_sketch(
-    encoder: Encoder | KnownTexts, texts: Sequence[str], components: int
-) -> EncoderSketch | None:
-    """A sketch of at most ``components`` numbers; None where ``texts`` tell nothing apart."""
-    mean, projection = fit_projection(encoder.embed(texts), components)
-    return EncoderSketch(encoder, mean, projection) if projection.shape[1] else None
 
 
 def fit_projection(

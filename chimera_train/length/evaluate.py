@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 MIN_QUESTIONS = 25
+_SEED = 0  # of the intervals and of the order of arrival
 
 Fit = Callable[[pd.DataFrame, LengthSettings], FittedLength]
 """``estimators.fit_estimators`` or ``rank.fit_scorers``."""
@@ -141,20 +142,20 @@ def evaluate_length(
     """
     manifest = read_manifest(directory)
     rows = stage_rows(traces, manifest.target)
-    unknown = sorted(set(rows["model"]) - set(manifest.models))
-    if unknown:
-        output.warn(
-            f"{directory} was not fitted on '{unknown[0]}': its lengths are predicted by those of"
-            " other models."
-        )
     predictor = (
         Ranker.load(directory)
         if manifest.target == "rank"
         else LengthPredictor.load(directory, manifest.target)
     )
-    seed = int(manifest.settings.get("seed", 0))
-    judged = predict_others(rows, predictor, fitted_questions(directory), seed)
-    return judged, judge(judged, seed)
+    for name, known in (("model", manifest.models), ("workflow", manifest.workflows)):
+        unknown = sorted(set(rows[name]) - set(known))
+        if unknown and manifest.target != "rank":
+            output.warn(
+                f"{directory} was not fitted on {name} '{unknown[0]}': its lengths are predicted by"
+                f" those of other {name}s."
+            )
+    judged = predict_others(rows, predictor, fitted_questions(directory), _SEED)
+    return judged, judge(judged, _SEED)
 
 
 def judged_rows(

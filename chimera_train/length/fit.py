@@ -86,8 +86,8 @@ def fit_and_write(
         fitted = fit(training, settings)
         if fitted.predictor.features.sketch is None and settings.sketch_components > 0:
             output.warn(
-                "The traces hold no text, so lengths are predicted from token counts, workflow and"
-                " stage alone."
+                "The traces hold no text that tells programs apart, so lengths are predicted from"
+                " token counts, workflow and stage alone."
             )
         write_length(out_dir, fitted, settings, metrics, training["question_id"], target)
     return LengthFit(fitted, settings, metrics, judged)

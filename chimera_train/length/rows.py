@@ -22,9 +22,11 @@ def stage_rows(traces: Traces, target: Target = "remaining") -> pd.DataFrame:
     Columns: those of ``stage_history``, fold, target_tokens.
 
     Raises:
-        DataError: a program has no stages, or its stages do not add up to its total.
+        DataError: a program has no stages, its stages do not add up to its total, or a count of
+            tokens is negative.
     """
     rows = stage_history(traces)
+    _check_counts(rows)
     output = rows.groupby("program_id")["output_tokens"]
     _check_totals(traces.programs.set_index("program_id")["total_output_tokens"], output.sum())
     remaining_tokens = output.transform("sum") - rows["generated_tokens"]
@@ -38,6 +40,16 @@ def stage_requests(rows: pd.DataFrame) -> list[StageRequest]:
     """The rows as the requests that the gateway would have seen."""
     columns = [rows[field].tolist() for field in StageRequest.__dataclass_fields__]
     return [StageRequest(*values) for values in zip(*columns, strict=True)]
+
+
+def _check_counts(rows: pd.DataFrame) -> None:
+    for name in ("system_tokens", "user_tokens", "prompt_tokens", "output_tokens"):
+        wrong = rows[rows[name] < 0]
+        if not wrong.empty:
+            raise DataError(
+                f"Stage '{wrong['stage'].iloc[0]}' of program '{wrong['program_id'].iloc[0]}' has"
+                f" {wrong[name].iloc[0]} {name}: collect or import it again."
+            )
 
 
 def _check_totals(recorded: pd.Series, summed: pd.Series) -> None:

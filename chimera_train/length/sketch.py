@@ -65,7 +65,9 @@ def _of_terms(
     if rank < 2:
         return None, np.zeros(len(rows))
     svd = TruncatedSVD(min(settings.sketch_components, rank), random_state=settings.seed)
-    svd.fit(weights)
+    # Where all texts have the same terms, the shares of the variance, which is none, mean nothing.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        svd.fit(weights)
     coefficients, scores = _length_scores(weights, text, rows, settings.score_ridge)
     sketch = TextSketch(
         vectorizer.get_feature_names_out().tolist(),

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from chimera_train.errors import ConfigError, DataError
-from chimera_train.files import replaced_directory, sha256, write_json
+from chimera_train.files import read_json_object, replaced_directory, sha256, write_json
 from chimera_train.length.card import length_card
 from chimera_train.length.estimators import FittedLength
 from chimera_train.length.judge import QUANTILES
@@ -25,7 +25,6 @@ from chimera_train.predict.length_files import (
     LengthManifest,
     ModelEntry,
     Target,
-    read_manifest,
 )
 from chimera_train.predict.outside import Bounds
 from chimera_train.predict.ranker import Ranker, Scorer
@@ -48,16 +47,22 @@ def require_replaceable(directory: Path) -> None:
         return
     if not directory.is_dir():
         raise ConfigError(f"{directory} is a file: give a directory to --out.")
-    try:
-        ours = {MANIFEST, METRICS, CARD, *read_manifest(directory).sha256}
-    except DataError:
-        ours = set()
+    ours = _written(directory)
     foreign = sorted(entry.name for entry in directory.iterdir() if entry.name not in ours)
     if foreign:
         raise ConfigError(
             f"{directory} holds '{foreign[0]}', which 'fit length' did not write: give an empty or"
             " new directory to --out."
         )
+
+
+def _written(directory: Path) -> set[str]:
+    """Names of the files of an earlier result, also of one that this version cannot read."""
+    try:
+        named = read_json_object(directory / MANIFEST).get("sha256")
+    except DataError:
+        return set()
+    return {MANIFEST, METRICS, CARD, *named} if isinstance(named, dict) else set()
 
 
 def write_length(
@@ -138,7 +143,7 @@ def fitted_questions(directory: Path) -> npt.NDArray[np.uint32]:
 
 def file_names(models: Iterable[str]) -> dict[str, str]:
     """A name for each model that files and registries accept, distinct even ignoring case."""
-    taken = {"sketch", "encoder"}
+    taken = {"sketch", "encoder", "questions"}
     names: dict[str, str] = {}
     for model in models:
         slug = re.sub(r"[^A-Za-z0-9._-]+", "-", model).strip("-.") or "model"

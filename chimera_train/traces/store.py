@@ -109,10 +109,15 @@ def load_traces(directory: Path) -> Traces:
     Programs with an error are left out, since their lengths and scores mean nothing.
 
     Raises:
-        DataError: a table is missing or malformed, or no program completed.
+        DataError: a table is missing or malformed, a program is there twice, or none completed.
     """
     programs = read_table(directory, "programs")
     programs = programs[programs["error"].isna()].reset_index(drop=True)
+    twice = programs.loc[programs["program_id"].duplicated(), "program_id"]
+    if not twice.empty:
+        raise DataError(
+            f"{directory} has program '{twice.iloc[0]}' more than once: collect or import it again."
+        )
     if programs.empty:
         raise DataError(f"{directory} has no completed program: collect more traces first.")
     stages = read_table(directory, "stages")

@@ -68,7 +68,11 @@ class TraceBuilder:
 
 
 def learnable_traces(
-    questions: int = 60, models: tuple[str, ...] = ("package:small", "package:large"), seed: int = 0
+    questions: int = 60,
+    models: tuple[str, ...] = ("package:small", "package:large"),
+    seed: int = 0,
+    *,
+    prefix: str = "q",
 ) -> TraceBuilder:
     """Lengths grow with the operations that the text names; large models write more."""
     rng = np.random.default_rng(seed)
@@ -80,7 +84,7 @@ def learnable_traces(
             lengths = [10 * factor * steps + int(rng.integers(0, 4)), 3]
             if rng.random() < 0.3:
                 lengths.append(5 * factor * steps)
-            builder.add(f"q{number}", text, lengths, model=model)
+            builder.add(f"{prefix}{number}", text, lengths, model=model)
     return builder
 
 

@@ -4,15 +4,14 @@ from typing import Any
 import pytest
 
 from chimera_train.length.card import length_card
-from chimera_train.length.fit import fit_length
+from chimera_train.length.fit import fit_and_write
 from chimera_train.length.judge import BASELINES
-from chimera_train.predict.length import LengthManifest, read_manifest
+from chimera_train.predict.length_files import LengthManifest, read_manifest
 
 
 @pytest.fixture
 def manifest(learnable: Any, quick: Any, output: Any, tmp_path: Path) -> LengthManifest:
-    traces = learnable(40).write(tmp_path / "traces")
-    fit_length(traces, tmp_path / "out", quick, output)
+    fit_and_write(learnable(40).traces(), tmp_path / "out", quick, output)
     return read_manifest(tmp_path / "out")
 
 
@@ -30,7 +29,7 @@ def test_the_card_has_data_settings_figures_and_limits(manifest: LengthManifest)
         "| n_estimators | 8 |",
         f"| all | {distance['overall']:.4g} | {low:.4g} to {high:.4g} | {told} |",
         f"| 0.9 | {metrics['coverage']['0.9']['overall']:.4g}",
-        "a sketch of the user message's text",
+        "numbers counted in the user message and a sketch of its text",
     ):
         assert line in card, line
     for name in ("within a cell", "model package:small", "stage verify", "workflow math"):
@@ -47,7 +46,7 @@ def test_a_ranker_has_no_quantiles(manifest: LengthManifest) -> None:
     quantiles = ("coverage", "pinball", "interval_coverage", "interval_ties")
     metrics = {name: value for name, value in manifest.metrics.items() if name not in quantiles}
     metrics["noise_ceiling"] = {"overall": 0.1437, "rows": 9, "predicted_overall": 0.2}
-    changed = {"target": "rank", "metrics": metrics, "has_text": False}
+    changed = {"target": "rank", "metrics": metrics, "sketch": None}
     card = length_card(manifest.model_copy(update=changed))
     assert "scores that order single stages" in card
     assert "pinball" not in card

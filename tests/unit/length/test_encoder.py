@@ -2,25 +2,32 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.decomposition import PCA
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, T5Config, T5Model
 
-from chimera_train.errors import ConfigError
+from chimera_train.errors import ConfigError, DataError
 from chimera_train.length.encoder import (
     KnownTexts,
-    fit_encoder_sketch,
     fit_projection,
     open_encoder,
 )
+from chimera_train.length.fit import fit_and_write
+from chimera_train.length.rows import stage_requests, stage_rows
+from chimera_train.length.settings import LengthSettings
+from chimera_train.length.sketch import fit_sketch
 from chimera_train.output import Output
 from chimera_train.predict.encoder import Encoder, EncoderSketch
+from chimera_train.predict.length import LengthPredictor
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 WORDS = ["add", "double", "halve", "three", "four", "then", "the", "sum"]
@@ -57,6 +64,13 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def encoder(bert: Path) -> Encoder:
     with open_encoder(str(bert), max_length=256) as opened:
         yield opened
+
+
+def of_texts(texts: list[str]) -> pd.DataFrame:
+    """Rows of these texts that ``fit_sketch`` takes."""
+    n = np.arange(len(texts))
+    names = {"workflow": "w", "stage": "s", "model": "m"}
+    return pd.DataFrame({"text": texts, "fold": n % 5, "target_tokens": n, **names})
 
 
 def pooled_by(directory: Path, source: Path, content: str) -> str:
@@ -226,20 +240,55 @@ def test_a_saved_sketch_gives_what_the_fitted_one_gave(
     encoder.save(exported)
     known = KnownTexts(Encoder(exported, max_length=8))
     known.learn(TEXTS, output)
-    sketch = fit_encoder_sketch(known, TEXTS, 3)
+    sketch, scores = fit_sketch(of_texts(TEXTS), LengthSettings(sketch_components=3), known)
     assert sketch is not None
+    assert np.isfinite(scores).all()
     names = sketch.save(saved)
     assert sorted(names) == sorted(path.name for path in saved.iterdir())
     shutil.rmtree(exported)
     loaded = EncoderSketch.load(saved)
-    assert loaded.n_components == 3
-    texts = [*TEXTS, "halve " * 20]
-    np.testing.assert_array_equal(loaded.transform(texts), sketch.transform(texts))
-    np.testing.assert_allclose(loaded.transform(TEXTS).mean(axis=0), 0, atol=1e-7)  # centred
+    assert loaded.n_components == 3 + 1  # and the model's own direction
+    for text in [*TEXTS, "halve " * 20]:
+        vector, novelty = loaded.describe(text)
+        np.testing.assert_array_equal(vector, sketch.describe(text)[0])
+        assert novelty == sketch.describe(text)[1] >= 0
+    mean = np.mean([loaded.describe(text)[0] for text in TEXTS], axis=0)
+    np.testing.assert_allclose(mean, 0, atol=1e-6)  # centred
 
 
 def test_equal_texts_have_no_sketch(encoder: Encoder) -> None:
-    assert fit_encoder_sketch(encoder, ["add"] * 5, 3) is None
+    sketch, scores = fit_sketch(of_texts(["add"] * 5), LengthSettings(), encoder)
+    assert sketch is None
+    assert not scores.any()
+
+
+def test_lengths_are_fitted_written_and_predicted_from_embeddings(
+    bert: Path,
+    learnable: Callable[..., Any],
+    quick: LengthSettings,
+    output: Output,
+    tmp_path: Path,
+) -> None:
+    """All that it cannot embed by itself is taken from the directory."""
+    values = quick.model_dump() | {"sketch": "encoder", "encoder": str(bert)}
+    settings = LengthSettings.model_validate(values)
+    traces = learnable(40).traces()
+    found = fit_and_write(traces, tmp_path / "length", settings, output)
+    distance, baselines = found.metrics["kendall_distance"], found.metrics["baselines"]
+    assert distance["overall"] < baselines["prompt_length"]
+    written = {path.name for path in (tmp_path / "length").iterdir()}
+    assert written >= {"encoder.npz", "encoder.onnx", "encoder-tokenizer.json"}
+    assert not written & {"sketch.npz", "vocabulary.json"}
+
+    loaded = LengthPredictor.load(tmp_path / "length")
+    requests = stage_requests(stage_rows(traces)[:20])
+    np.testing.assert_array_equal(
+        loaded.predict("package:small", requests, (0.1, 0.5, 0.9)),
+        found.fitted.predictor.predict("package:small", requests, (0.1, 0.5, 0.9)),
+    )
+    (tmp_path / "length" / "encoder.onnx").unlink()
+    with pytest.raises(DataError, match=r"lacks 'encoder\.onnx'"):
+        LengthPredictor.load(tmp_path / "length")
 
 
 def test_minilm_in_8_bits_means_what_it_means_in_full() -> None:

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from chimera_train.errors import DataError
-from chimera_train.length.fit import fit_and_write, fit_length
-from chimera_train.length.settings import LengthSettings
+from chimera_train.length.fit import fit_and_write
+from chimera_train.length.settings import BoostedSettings, LengthSettings
 from chimera_train.output import Output
-from chimera_train.predict.length import LengthPredictor, StageRequest
+from chimera_train.predict.features import StageRequest
+from chimera_train.predict.length import LengthPredictor
 from chimera_train.traces.split import HOLDOUT_FOLD, fold
 
-REQUEST = StageRequest("math", "solve", "add then double", 11, 12, 30, 0)
+QUICK_BOOSTED = BoostedSettings(n_rounds=8, learning_rate=0.3, min_samples_leaf=2)
+REQUEST = StageRequest("math", "solve", "add then double", 11, 12, 30)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -24,12 +26,11 @@ def contents(directory: Path) -> dict[str, bytes]:
 def test_writes_what_the_runtime_loads(
     learnable: Callable[..., Any], quick: LengthSettings, output: Output, tmp_path: Path
 ) -> None:
-    traces = learnable().write(tmp_path / "traces")
-    metrics = fit_length(traces, tmp_path / "out" / "length", quick, output)
     directory = tmp_path / "out" / "length"
+    metrics = fit_and_write(learnable().traces(), directory, quick, output).metrics
     assert set(contents(directory)) == {
-        "length.json", "metrics.json", "package-large.npz", "package-small.npz", "sketch.npz",
-        "vocabulary.json",
+        "cells.json", "length.json", "metrics.json", "model_card.md", "package-large.npz",
+        "package-small.npz", "questions.npz", "sketch.npz", "vocabulary.json",
     }  # fmt: skip
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["length"]
     assert json.loads((directory / "metrics.json").read_text()) == metrics
@@ -46,14 +47,21 @@ def test_writes_what_the_runtime_loads(
     assert predictor.predict("package:small", [longer])[0, 0] > small
 
 
+@pytest.mark.parametrize("estimator", ["forest", "boosted"])
 def test_the_same_seed_writes_the_same_bytes(
-    learnable: Callable[..., Any], quick: LengthSettings, output: Output, tmp_path: Path
+    learnable: Callable[..., Any],
+    quick: LengthSettings,
+    output: Output,
+    tmp_path: Path,
+    estimator: str,
 ) -> None:
+    quick = quick.model_copy(update={"estimator": estimator, "boosted": QUICK_BOOSTED})
     traces = learnable(30).traces()
     fit_and_write(traces, tmp_path / "a", quick, output)
     fit_and_write(traces, tmp_path / "b", quick.model_copy(update={"n_jobs": 2}), output)
     a, b = contents(tmp_path / "a"), contents(tmp_path / "b")
-    assert {name for name in a if a[name] != b[name]} == {"length.json"}  # it tells the settings
+    tell_the_settings = {"length.json", "model_card.md"}
+    assert {name for name in a if a[name] != b[name]} == tell_the_settings
 
 
 def test_the_holdout_is_never_fitted_on(
@@ -72,7 +80,8 @@ def test_the_holdout_is_never_fitted_on(
     fit_and_write(builder.traces(), tmp_path / "b", quick, output)
     a, b = contents(tmp_path / "a"), contents(tmp_path / "b")
     changed = {name for name in a if a[name] != b[name]}
-    assert changed == {"length.json", "metrics.json"}  # the figures, not the forests
+    # The figures, not the forests.
+    assert changed == {"length.json", "metrics.json", "model_card.md"}
     manifests = [json.loads(files["length.json"]) for files in (a, b)]
     for manifest in manifests:
         manifest.pop("metrics")
@@ -101,7 +110,7 @@ def test_constant_lengths(
 ) -> None:
     for number in range(40):
         builder.add(f"q{number}", f"text {number}", [5])
-    _, metrics = fit_and_write(builder.traces(), tmp_path / "out", quick, output)
+    metrics = fit_and_write(builder.traces(), tmp_path / "out", quick, output).metrics
     assert metrics["kendall_distance"]["overall"] == 0.5
     assert metrics["kendall_distance"]["ci"] == [0.5, 0.5]
     assert metrics["pinball"]["0.5"]["overall"] == 0
@@ -111,17 +120,14 @@ def test_constant_lengths(
         predictor.predict("package:small", [REQUEST], (0.1, 0.9)), [[5, 5]]
     )
     np.testing.assert_array_equal(
-        predictor.remaining_after("package:small", [REQUEST] * 2, [4, 5]), [1, 5]
+        predictor.remaining_after("package:small", [REQUEST] * 2, [4, 5]), [[1], [5]]
     )
 
 
 def test_unusable_traces_write_nothing(
     builder: Any, quick: LengthSettings, output: Output, tmp_path: Path
 ) -> None:
-    traces = builder.write(tmp_path / "empty")
-    with pytest.raises(DataError, match="no completed program"):
-        fit_length(traces, tmp_path / "out", quick, output)
     builder.add("q1", "text", [5])
     with pytest.raises(DataError, match="collect more traces"):
-        fit_length(builder.write(tmp_path / "few"), tmp_path / "out", quick, output)
+        fit_and_write(builder.traces(), tmp_path / "out", quick, output)
     assert not (tmp_path / "out").exists()

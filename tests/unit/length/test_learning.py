@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from chimera_train.errors import DataError
-from chimera_train.length.forests import fit_forests
+from chimera_train.length.estimators import fit_estimators
 from chimera_train.length.learning import learning_curve
 from chimera_train.length.rows import stage_rows
 
@@ -37,7 +37,7 @@ def test_what_is_fitted_on_are_whole_unseen_questions(learnable, quick, output):
 
     def fit(training, settings):
         seen.append(training)
-        return fit_forests(training, settings)
+        return fit_estimators(training, settings)
 
     learning_curve(rows, quick, output, fit)
     of_question = rows.groupby("question_id").size()

@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from chimera_train.errors import DataError
+from chimera_train.history import History
 from chimera_train.length.rows import stage_requests, stage_rows
 from chimera_train.predict.features import StageRequest
 from chimera_train.traces.split import fold
@@ -35,8 +36,8 @@ def test_the_order_of_the_tables_does_not_matter(builder: Any) -> None:
 def test_rows_become_the_requests_of_the_gateway(builder: Any) -> None:
     builder.add("q1", "a question", [40, 3])
     assert stage_requests(stage_rows(builder.traces())) == [
-        StageRequest("math", "solve", "a question", 11, 12, 30, 0),
-        StageRequest("math", "verify", "a question", 11, 22, 40, 40),
+        StageRequest("math", "solve", "a question", 11, 12, 30),
+        StageRequest("math", "verify", "a question", 11, 22, 40, History().after("solve", 30, 40)),
     ]
 
 
@@ -56,6 +57,15 @@ def test_failed_attempts_are_left_out(builder: Any) -> None:
     builder.stages[0]["error"] = "timed out"
     builder.programs[0]["total_output_tokens"] = 3
     assert stage_rows(builder.traces())["target_tokens"].tolist() == [3]
+
+
+@pytest.mark.parametrize("column", ["output_tokens", "prompt_tokens", "system_tokens"])
+def test_less_than_no_tokens_are_refused(builder: Any, column: str) -> None:
+    builder.add("q1", "a", [40, 3])
+    builder.stages[1][column] = -5
+    builder.programs[0]["total_output_tokens"] = builder.stages[1]["output_tokens"] + 40
+    with pytest.raises(DataError, match=rf"Stage 'verify' of program .*q1/0' has -5 {column}"):
+        stage_rows(builder.traces())
 
 
 @pytest.mark.parametrize(("keep", "found"), [(1, "40"), (0, "none")])

@@ -105,6 +105,12 @@ def test_without_a_completed_program_there_is_nothing_to_load(tmp_path: Path) ->
         load_traces(tmp_path)
 
 
+def test_a_program_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    write_table(tmp_path, "programs", [program("a"), program("b"), program("a")])
+    with pytest.raises(DataError, match="has program 'a' more than once"):
+        load_traces(tmp_path)
+
+
 def test_a_missing_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"programs\.parquet does not exist.*collect"):
         load_traces(tmp_path)
