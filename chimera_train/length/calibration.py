@@ -86,13 +86,11 @@ def _bounds(
     seen = counts(stage_requests(fitted))
     # Trees disagree on rows that they were grown from nearly as much as on others.
     requests = stage_requests(fitted.iloc[:: math.ceil(len(fitted) / _MOST_ROWS)])
-    spread = estimator.spread(features.rows(model, requests))
-    sketch = features.sketch
-    novelty = [0.0 if sketch is None else sketch.novelty(request.text) for request in requests]
+    X, novelty = features.rows(model, requests)
     return Bounds(
         least=seen.min(axis=0).tolist(),
         most=seen.max(axis=0).tolist(),
-        spread=float(np.quantile(spread, _ORDINARY)),
+        spread=float(np.quantile(estimator.spread(X), _ORDINARY)),
         novelty=max(_LEAST_NOVELTY, float(np.quantile(novelty, _ORDINARY))),
     )
 

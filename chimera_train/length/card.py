@@ -6,7 +6,7 @@ from typing import Any
 from chimera_train.length.judge import BASELINES
 from chimera_train.length.value import ORDERS
 from chimera_train.markdown import markdown_table
-from chimera_train.predict.length import LengthManifest, Target
+from chimera_train.predict.length_files import LengthManifest, Target
 
 __all__ = ["length_card"]
 

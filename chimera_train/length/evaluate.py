@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from chimera_train.errors import DataError
-from chimera_train.length.forests import FittedLength, fit_forests
+from chimera_train.length.estimators import FittedLength, fit_estimators
 from chimera_train.length.judge import CELL, QUANTILES, judge
 from chimera_train.length.rows import stage_requests
 from chimera_train.length.settings import LengthSettings
@@ -20,7 +20,7 @@ from chimera_train.output import Output
 from chimera_train.predict.features import StageRequest
 from chimera_train.predict.length import LengthPredictor
 from chimera_train.predict.ranker import Ranker
-from chimera_train.traces.split import N_FOLDS
+from chimera_train.traces.split import N_FOLDS, fingerprints
 
 __all__ = [
     "MIN_QUESTIONS",
@@ -35,7 +35,7 @@ __all__ = [
 MIN_QUESTIONS = 25
 
 Fit = Callable[[pd.DataFrame, LengthSettings], FittedLength]
-"""``forests.fit_forests`` or ``rank.fit_scorers``."""
+"""``estimators.fit_estimators`` or ``rank.fit_scorers``."""
 
 
 def require_enough(rows: pd.DataFrame) -> None:
@@ -58,9 +58,14 @@ def cross_validate(
     rows: pd.DataFrame,
     settings: LengthSettings,
     output: Output,
-    fit: Fit = fit_forests,
+    fit: Fit = fit_estimators,
 ) -> dict[str, Any]:
-    """The figures of ``judge`` for all ``rows``, each predicted unseen (``predict_unseen``)."""
+    """The figures of ``judge`` for all ``rows``, each predicted unseen (``predict_unseen``).
+
+    Raises:
+        DataError: there are too few questions (``require_enough``).
+    """
+    require_enough(rows)
     return judge(predict_unseen(rows, settings, output, fit), settings.seed)
 
 
@@ -68,18 +73,17 @@ def predict_unseen(
     rows: pd.DataFrame,
     settings: LengthSettings,
     output: Output,
-    fit: Fit = fit_forests,
+    fit: Fit = fit_estimators,
 ) -> pd.DataFrame:
     """All ``rows`` (``rows.stage_rows``) as ``judge`` takes them, each predicted unseen.
 
-    Raises:
-        DataError: there are too few questions (``require_enough``).
+    There are enough questions (``require_enough``) in the folds that ``rows`` has.
     """
-    require_enough(rows)
     judged = []
+    folds = sorted(rows["fold"].unique())
     with output.progress() as progress:
-        task = progress.add_task("cross-validating", total=N_FOLDS, note="")
-        for fold in range(N_FOLDS):
+        task = progress.add_task("cross-validating", total=len(folds), note="")
+        for fold in folds:
             unseen = rows["fold"] == fold
             predictor = fit(rows[~unseen], settings).predictor
             judged.append(judged_rows(rows[unseen], rows[~unseen], predictor, settings.seed))
@@ -88,15 +92,29 @@ def predict_unseen(
 
 
 def predict_others(
-    rows: pd.DataFrame, predictor: LengthPredictor | Ranker, seed: int
+    rows: pd.DataFrame,
+    predictor: LengthPredictor | Ranker,
+    fitted: npt.NDArray[np.uint32],
+    seed: int,
 ) -> pd.DataFrame:
-    """``rows`` that ``predictor`` was not fitted on as ``judge`` takes them.
+    """Those of ``rows`` that ``predictor`` was not fitted on, as ``judge`` takes them.
 
-    The means and medians that it is compared with are learnt from the other folds of ``rows``.
+    The means and medians that it is compared with are learnt from the rows of the questions that it
+    was fitted on; where there are none among ``rows``, from the other folds of ``rows``.
+
+    Args:
+        fitted: fingerprints of the questions that it was fitted on (``fingerprints``).
 
     Raises:
-        DataError: all rows are of one fold, or of a model that it does not predict.
+        DataError: it was fitted on every question, or all rows are of one fold.
     """
+    is_known = np.isin(fingerprints(rows["question_id"]), fitted)
+    if is_known.all():
+        raise DataError(
+            "The predictor was fitted on every question of these traces: evaluate it on others."
+        )
+    if is_known.any():
+        return judged_rows(rows[~is_known], rows[is_known], predictor, seed)
     folds = rows["fold"].unique()
     if len(folds) < 2:
         raise DataError(

@@ -1,39 +1,46 @@
-"""``fit length``: judge the forests on unseen questions, then fit and write those that are used."""
+"""``fit length``: judge on unseen questions, then fit and write what is used."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from chimera_train.length.evaluate import cross_validate
-from chimera_train.length.forests import FittedLength, fit_forests
+import pandas as pd
+
+from chimera_train.length.estimators import FittedLength, fit_estimators
+from chimera_train.length.evaluate import Fit, predict_unseen, require_enough
+from chimera_train.length.judge import column_distance, judge
+from chimera_train.length.learning import learning_curve
 from chimera_train.length.rows import stage_rows
-from chimera_train.length.settings import LengthSettings
+from chimera_train.length.search import BOOSTED_RANGES, FOREST_RANGES, search
+from chimera_train.length.settings import BoostedSettings, LengthSettings
 from chimera_train.length.store import require_replaceable, write_length
 from chimera_train.output import Output
+from chimera_train.predict.encoder import Embedder
 from chimera_train.predict.length_files import Target
 from chimera_train.traces.split import HOLDOUT_FOLD
-from chimera_train.traces.store import Traces, load_traces
+from chimera_train.traces.store import Traces
 
-__all__ = ["fit_and_write", "fit_length"]
+__all__ = ["LengthFit", "fit_and_write", "open_embedder"]
 
 
-def fit_length(
-    traces_dir: Path,
-    out_dir: Path,
-    settings: LengthSettings,
-    output: Output,
-    target: Target = "remaining",
-) -> dict[str, Any]:
-    """Fit on a collected data set and write the length directory; the figures of ``judge``.
+@dataclass(frozen=True, slots=True)
+class LengthFit:
+    """What ``fit length`` found.
 
-    ``remaining`` and ``stage`` are predicted by forests, ``rank`` is an order of stages by scorers.
-    The figures come from cross-validation over all questions; the forests that are written are
-    fitted on all but the holdout fold, which stays unseen for simulations.
-
-    Raises:
-        DataError: the traces are unusable or too few.
-        ConfigError: ``out_dir`` holds something else.
+    Attributes:
+        fitted: what was written.
+        settings: with which; those that a search found, if there was one.
+        metrics: the figures of ``judge``, and ``learning_curve`` and ``search`` where asked for.
+        judged: the rows that they are of.
     """
-    return fit_and_write(load_traces(traces_dir), out_dir, settings, output, target)[1]
+
+    fitted: FittedLength
+    settings: LengthSettings
+    metrics: dict[str, Any]
+    judged: pd.DataFrame
 
 
 def fit_and_write(
@@ -42,21 +49,101 @@ def fit_and_write(
     settings: LengthSettings,
     output: Output,
     target: Target = "remaining",
-) -> tuple[FittedLength, dict[str, Any]]:
-    """As :func:`fit_length`, for loaded traces; the fitted forests too, for tracking."""
+    *,
+    trials: int = 0,
+    curve: bool = False,
+) -> LengthFit:
+    """Fit on collected traces and write the length directory.
+
+    ``remaining`` and ``stage`` are predicted by estimators, ``rank`` is an order of stages by
+    scorers. The figures come from cross-validation over all questions; what is written is fitted on
+    all but the holdout fold, which stays unseen for simulations.
+
+    Args:
+        trials: settings to try before (``search``); 0: those given are used.
+        curve: also find how many programs are enough (``learning_curve``).
+
+    Raises:
+        DataError: the traces are unusable or too few.
+        ConfigError: ``out_dir`` holds something else, or the encoder cannot be used.
+    """
     require_replaceable(out_dir)  # before the minutes of fitting
     rows = stage_rows(traces, target)
-    fit = fit_forests
-    if target == "rank":
-        from chimera_train.length.rank import fit_scorers  # torch takes seconds
+    require_enough(rows)
+    extra: dict[str, Any] = {}
+    with open_embedder(rows, settings, output) as embedder:
+        fit: Fit = partial(fit_estimators, embedder=embedder)
+        if target == "rank":
+            from chimera_train.length.rank import fit_scorers  # torch takes seconds
 
-        fit = fit_scorers
-    metrics = cross_validate(rows, settings, output, fit)
-    fitted = fit(rows[rows["fold"] != HOLDOUT_FOLD], settings)
-    if fitted.predictor.features.sketch is None and settings.sketch_components > 0:
-        output.warn(
-            "The traces hold no text, so lengths are predicted from token counts, workflow and"
-            " stage alone."
+            fit = partial(fit_scorers, embedder=embedder)
+        if trials:
+            settings, extra["search"] = _searched(rows, settings, output, fit, trials)
+        judged = predict_unseen(rows, settings, output, fit)
+        metrics = judge(judged, settings.seed) | extra
+        if curve:
+            metrics["learning_curve"] = learning_curve(rows, settings, output, fit)
+        training = rows[rows["fold"] != HOLDOUT_FOLD]
+        fitted = fit(training, settings)
+        if fitted.predictor.features.sketch is None and settings.sketch_components > 0:
+            output.warn(
+                "The traces hold no text, so lengths are predicted from token counts, workflow and"
+                " stage alone."
+            )
+        write_length(out_dir, fitted, settings, metrics, training["question_id"], target)
+    return LengthFit(fitted, settings, metrics, judged)
+
+
+@contextmanager
+def open_embedder(
+    rows: pd.DataFrame, settings: LengthSettings, output: Output
+) -> Iterator[Embedder | None]:
+    """The encoder of the settings, with the rows' texts embedded; None if they ask for none.
+
+    Raises:
+        ConfigError: there is no such encoder.
+    """
+    if settings.encoder is None:
+        yield None
+        return
+    from chimera_train.length.encoder import KnownTexts, open_encoder  # torch takes seconds
+
+    with open_encoder(settings.encoder, max_length=settings.encoder_max_length) as encoder:
+        known = KnownTexts(encoder)
+        known.learn(rows["text"].unique().tolist(), output, n_jobs=settings.n_jobs)
+        yield known
+
+
+def _searched(
+    rows: pd.DataFrame, settings: LengthSettings, output: Output, fit: Fit, trials: int
+) -> tuple[LengthSettings, dict[str, Any]]:
+    """The best settings of so many, judged without the holdout fold, and what was tried."""
+    rows = rows[rows["fold"] != HOLDOUT_FOLD]
+
+    def distances(tried: LengthSettings) -> list[float]:
+        judged = predict_unseen(rows, tried, output, fit)
+        return [column_distance(own, "predicted") for _, own in judged.groupby("fold")]
+
+    budget = {"trials": trials, "seed": settings.seed, "output": output}
+    if settings.estimator == "boosted":
+
+        def whole(tried: BoostedSettings) -> LengthSettings:
+            return settings.model_copy(update={"boosted": tried})
+
+        found = search(
+            settings.boosted, BOOSTED_RANGES, lambda tried: distances(whole(tried)), **budget
         )
-    write_length(out_dir, fitted, settings, metrics, target)
-    return fitted, metrics
+        best, ranges = whole(found.best), BOOSTED_RANGES
+    else:
+        found = search(settings, FOREST_RANGES, distances, **budget)
+        best, ranges = found.best, FOREST_RANGES
+    tried = [
+        {
+            **trial.settings.model_dump(include=set(ranges)),
+            "kendall_distance": trial.distance,
+            "gain": trial.gain,
+            "gain_spread": trial.gain_spread,
+        }
+        for trial in found.trials
+    ]
+    return best, {"trials": tried, "changed": best != settings}

@@ -1,104 +1,40 @@
-"""Fitting: one text sketch shared by all models, and one quantile regression forest per model."""
+"""Fitting quantile regression forests, and laying them out for the runtime."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from quantile_forest import RandomForestQuantileRegressor
 
-from chimera_train.length.calibration import calibrated, reserved
-from chimera_train.length.rows import stage_requests
 from chimera_train.length.settings import LengthSettings
-from chimera_train.length.sketch import fit_sketch
-from chimera_train.predict.features import Features
 from chimera_train.predict.forest import ForestArrays
-from chimera_train.predict.length import LengthPredictor
-from chimera_train.predict.ranker import Ranker
 
-__all__ = [
-    "POOLED",
-    "FittedLength",
-    "fit_forests",
-    "forest_arrays",
-    "overhead_tokens",
-    "training_table",
-]
-
-#: The name of an estimator that serves all models.
-POOLED = "all models"
+__all__ = ["fit_forest", "forest_arrays"]
 
 
-@dataclass(frozen=True, slots=True)
-class FittedLength:
-    """What was fitted.
+def fit_forest(
+    X: npt.NDArray[np.float32],
+    y: npt.NDArray[np.float64],
+    settings: LengthSettings,
+    max_samples: int,
+) -> RandomForestQuantileRegressor:
+    """A forest of rows of shape (n, n_features) and targets of shape (n,).
 
-    Attributes:
-        forests: model, or ``POOLED``, → the scikit-learn estimator of log(1 + tokens), for MLflow
-            (skops) and re-training; none with target ``rank``.
-        predictor: the same forests as the runtime evaluates them, or the scorers.
-        overheads: model → tokens that its chat template adds: median of prompt − system − user.
-        n_rows: model → stages it was fitted on.
+    A tree is grown from ``max_samples`` rows at most.
     """
-
-    forests: Mapping[str, RandomForestQuantileRegressor]
-    predictor: LengthPredictor | Ranker
-    overheads: Mapping[str, int]
-    n_rows: Mapping[str, int]
-
-
-def fit_forests(rows: pd.DataFrame, settings: LengthSettings) -> FittedLength:
-    """Fit a sketch and the forests on ``rows`` (``rows.stage_rows``), and calibrate them."""
-    is_kept = reserved(rows["question_id"])
-    fitted, kept = rows[~is_kept], rows[is_kept]
-    features, X = training_table(fitted, settings)
-    logs = np.log1p(fitted["target_tokens"].to_numpy(dtype=np.float64))
-    by_model = fitted.groupby("model").indices
-    groups = by_model if settings.per_model else {POOLED: np.arange(len(fitted))}
-    most = settings.max_samples * (1 if settings.per_model else len(by_model))
-    forests = {
-        str(name): _forest(settings, min(most, len(own))).fit(X[own], logs[own])
-        for name, own in groups.items()
-    }
-    arrays = {name: forest_arrays(forest) for name, forest in forests.items()}
-    overheads = overhead_tokens(fitted)
-    predictor = calibrated(
-        features,
-        {str(model): arrays[str(model) if settings.per_model else POOLED] for model in by_model},
-        fitted,
-        kept,
-        overheads,
+    forest = RandomForestQuantileRegressor(
+        n_estimators=settings.n_estimators,
+        min_samples_leaf=settings.min_samples_leaf,
+        max_features=settings.max_features,
+        max_samples=min(max_samples, len(X)),
+        # Rows that nothing splits, such as verdicts of one length, can fill a leaf by thousands,
+        # and the library stores every leaf at the size of the largest: gigabytes. Other leaves
+        # hold fewer than this bound, bootstrap copies included.
+        max_samples_leaf=4 * settings.min_samples_leaf,
+        random_state=settings.seed,
+        n_jobs=settings.n_jobs,
     )
-    n_rows = {str(model): len(own) for model, own in by_model.items()}
-    return FittedLength(forests, predictor, overheads, n_rows)
-
-
-def training_table(
-    rows: pd.DataFrame, settings: LengthSettings
-) -> tuple[Features, npt.NDArray[np.float32]]:
-    """What a predictor sees of ``rows``, with a sketch of their texts: shape (n, n_features)."""
-    sketch, scores = fit_sketch(rows, settings)
-    features = Features(
-        sorted(rows["workflow"].unique()),
-        sorted(rows["stage"].unique()),
-        sorted(rows["model"].unique()),
-        sketch,
-        pooled=not settings.per_model,
-    )
-    X = np.empty((len(rows), features.n_features), dtype=np.float32)
-    for model, own in rows.groupby("model").indices.items():
-        X[own] = features.rows(str(model), stage_requests(rows.iloc[own]))
-    if sketch is not None:
-        X[:, -1] = scores
-    return features, X
-
-
-def overhead_tokens(rows: pd.DataFrame) -> dict[str, int]:
-    """``FittedLength.overheads`` of ``rows``."""
-    overhead = rows["prompt_tokens"] - rows["system_tokens"] - rows["user_tokens"]
-    return {str(model): int(own.median()) for model, own in overhead.groupby(rows["model"])}
+    return forest.fit(X, y)
 
 
 def forest_arrays(forest: RandomForestQuantileRegressor) -> ForestArrays:
@@ -142,18 +78,3 @@ def _round_down(threshold: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     too_high = rounded > threshold
     rounded[too_high] = np.nextafter(rounded[too_high], np.float32(-np.inf))
     return rounded
-
-
-def _forest(settings: LengthSettings, max_samples: int) -> RandomForestQuantileRegressor:
-    return RandomForestQuantileRegressor(
-        n_estimators=settings.n_estimators,
-        min_samples_leaf=settings.min_samples_leaf,
-        max_features=settings.max_features,
-        max_samples=max_samples,
-        # Rows that nothing splits, such as verdicts of one length, can fill a leaf by thousands,
-        # and the library stores every leaf at the size of the largest: gigabytes. Other leaves
-        # hold fewer than this bound, bootstrap copies included.
-        max_samples_leaf=4 * settings.min_samples_leaf,
-        random_state=settings.seed,
-        n_jobs=settings.n_jobs,
-    )

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from chimera_train.length.evaluate import MIN_QUESTIONS, Fit, judged_rows, require_enough
-from chimera_train.length.forests import fit_forests
+from chimera_train.length.estimators import fit_estimators
 from chimera_train.length.judge import column_distance
 from chimera_train.length.settings import LengthSettings
 from chimera_train.output import Output
@@ -28,7 +28,7 @@ def learning_curve(
     rows: pd.DataFrame,
     settings: LengthSettings,
     output: Output,
-    fit: Fit = fit_forests,
+    fit: Fit = fit_estimators,
 ) -> dict[str, Any]:
     """Distances after learning from all training questions, from half of them, a quarter and so on.
 

@@ -11,8 +11,9 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
-from chimera_train.length.forests import FittedLength, overhead_tokens, training_table
+from chimera_train.length.estimators import FittedLength, overhead_tokens, training_table
 from chimera_train.length.settings import LengthSettings
+from chimera_train.predict.encoder import Embedder
 from chimera_train.predict.ranker import Ranker, Scorer
 
 __all__ = ["fit_scorer", "fit_scorers", "list_mle"]
@@ -25,9 +26,11 @@ _LEARNING_RATE = 0.01
 _WEIGHT_DECAY = 1e-4
 
 
-def fit_scorers(rows: pd.DataFrame, settings: LengthSettings) -> FittedLength:
+def fit_scorers(
+    rows: pd.DataFrame, settings: LengthSettings, embedder: Embedder | None = None
+) -> FittedLength:
     """Fit a sketch and a scorer per model on all ``rows`` (``rows.stage_rows``)."""
-    features, X = training_table(rows, settings)
+    features, X = training_table(rows, settings, embedder)
     lengths = rows["target_tokens"].to_numpy(dtype=np.float64)
     scorers = {
         str(model): fit_scorer(X[own], lengths[own], settings.seed)

@@ -6,6 +6,7 @@ helped to fit its own score would promise too much, so training rows get the sco
 fitted on the other folds.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,28 +16,40 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
 
+from chimera_train.length.judge import CELL
 from chimera_train.length.settings import LengthSettings
+from chimera_train.predict.encoder import Embedder, EncoderSketch
+from chimera_train.predict.features import Sketch
 from chimera_train.predict.text import TextSketch
 from chimera_train.predict.text_columns import TERM
 
-__all__ = ["CELL", "fit_sketch"]
-
-CELL = ["workflow", "stage", "model"]
+__all__ = ["fit_sketch"]
 
 Floats = npt.NDArray[np.float64]
 
 
 def fit_sketch(
-    rows: pd.DataFrame, settings: LengthSettings
-) -> tuple[TextSketch | None, Floats]:
+    rows: pd.DataFrame, settings: LengthSettings, embedder: Embedder | None = None
+) -> tuple[Sketch | None, Floats]:
     """A sketch of the rows' texts, and each row's score from the other folds, shape (n,).
 
-    No sketch, and scores of zero, where the texts tell nothing apart or the settings leave it out.
+    Of embeddings where there is an ``embedder``, else of TF-IDF. No sketch, and scores of zero,
+    where the texts tell nothing apart or the settings leave it out.
     """
-    none = None, np.zeros(len(rows))
     text, texts = pd.factorize(rows["text"], sort=True)
     if settings.sketch_components == 0:
-        return none
+        return None, np.zeros(len(rows))
+    if embedder is not None:
+        return _of_embeddings(embedder, text, list(texts), rows, settings)
+    return _of_terms(text, list(texts), rows, settings)
+
+
+def _of_terms(
+    text: npt.NDArray[np.int64],
+    texts: Sequence[str],
+    rows: pd.DataFrame,
+    settings: LengthSettings,
+) -> tuple[TextSketch | None, Floats]:
     vectorizer = TfidfVectorizer(
         token_pattern=TERM.pattern,
         ngram_range=(1, 2),
@@ -47,13 +60,13 @@ def fit_sketch(
     try:
         weights = vectorizer.fit_transform(texts)
     except ValueError:  # no text has a term, or no two texts share one
-        return none
+        return None, np.zeros(len(rows))
     rank = min(weights.shape)
     if rank < 2:
-        return none
+        return None, np.zeros(len(rows))
     svd = TruncatedSVD(min(settings.sketch_components, rank), random_state=settings.seed)
     svd.fit(weights)
-    coefficients, scores = length_scores(weights, text, rows, settings.score_ridge)
+    coefficients, scores = _length_scores(weights, text, rows, settings.score_ridge)
     sketch = TextSketch(
         vectorizer.get_feature_names_out().tolist(),
         vectorizer.idf_.astype(np.float32),
@@ -62,7 +75,25 @@ def fit_sketch(
     return sketch, scores
 
 
-def length_scores(
+def _of_embeddings(
+    embedder: Embedder,
+    text: npt.NDArray[np.int64],
+    texts: Sequence[str],
+    rows: pd.DataFrame,
+    settings: LengthSettings,
+) -> tuple[EncoderSketch | None, Floats]:
+    from chimera_train.length.encoder import fit_projection  # torch takes seconds
+
+    embeddings = embedder.embed(texts)
+    mean, projection = fit_projection(embeddings, settings.sketch_components)
+    if not projection.shape[1]:
+        return None, np.zeros(len(rows))
+    centred = embeddings - mean
+    coefficients, scores = _length_scores(centred, text, rows, settings.score_ridge)
+    return EncoderSketch(embedder, mean, np.hstack([projection, coefficients])), scores
+
+
+def _length_scores(
     vectors: Any, text: npt.NDArray[np.int64], rows: pd.DataFrame, penalty: float
 ) -> tuple[Floats, Floats]:
     """Where each model's answers get longer, and the rows' scores in that direction.
@@ -80,16 +111,16 @@ def length_scores(
     logs = np.log1p(rows["target_tokens"].astype(np.float64))
     surplus = (logs - logs.groupby([rows[name] for name in CELL]).transform("mean")).to_numpy()
     folds, scores = rows["fold"].to_numpy(), np.zeros(len(rows))
+
+    def fit(chosen: npt.NDArray[np.int64]) -> Floats:
+        # Stages of one text count as one, with the weight of all.
+        used, place, n = np.unique(text[chosen], return_inverse=True, return_counts=True)
+        mean = np.bincount(place, surplus[chosen]) / n
+        ridge = Ridge(alpha=penalty, fit_intercept=False).fit(vectors[used], mean, n)
+        return np.asarray(ridge.coef_)
+
     coefficients = []
     for positions in rows.groupby("model").indices.values():
-
-        def fit(chosen: npt.NDArray[np.int64]) -> Floats:
-            # Stages of one text count as one, with the weight of all.
-            used, place, n = np.unique(text[chosen], return_inverse=True, return_counts=True)
-            mean = np.bincount(place, surplus[chosen]) / n
-            ridge = Ridge(alpha=penalty, fit_intercept=False).fit(vectors[used], mean, n)
-            return np.asarray(ridge.coef_)
-
         coefficients.append(fit(positions))
         for fold in np.unique(folds[positions]):
             is_own = folds[positions] == fold

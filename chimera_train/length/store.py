@@ -5,11 +5,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import replaced_directory, sha256, write_json
-from chimera_train.length.forests import FittedLength
+from chimera_train.length.card import length_card
+from chimera_train.length.estimators import FittedLength
 from chimera_train.length.judge import QUANTILES
 from chimera_train.length.settings import LengthSettings
+from chimera_train.predict.arrays import load_arrays, save_arrays
 from chimera_train.predict.features import FEATURES_VERSION
 from chimera_train.predict.length import Estimator
 from chimera_train.predict.length_files import (
@@ -23,10 +29,13 @@ from chimera_train.predict.length_files import (
 )
 from chimera_train.predict.outside import Bounds
 from chimera_train.predict.ranker import Ranker, Scorer
+from chimera_train.traces.split import fingerprints
 
-__all__ = ["METRICS", "file_names", "require_replaceable", "write_length"]
+__all__ = ["METRICS", "file_names", "fitted_questions", "require_replaceable", "write_length"]
 
 METRICS = "metrics.json"
+CARD = "model_card.md"
+QUESTIONS = "questions.npz"
 
 
 def require_replaceable(directory: Path) -> None:
@@ -40,7 +49,7 @@ def require_replaceable(directory: Path) -> None:
     if not directory.is_dir():
         raise ConfigError(f"{directory} is a file: give a directory to --out.")
     try:
-        ours = {MANIFEST, METRICS, *read_manifest(directory).sha256}
+        ours = {MANIFEST, METRICS, CARD, *read_manifest(directory).sha256}
     except DataError:
         ours = set()
     foreign = sorted(entry.name for entry in directory.iterdir() if entry.name not in ours)
@@ -56,9 +65,13 @@ def write_length(
     fitted: FittedLength,
     settings: LengthSettings,
     metrics: Mapping[str, Any],
+    question_ids: pd.Series,
     target: Target = "remaining",
 ) -> None:
-    """Write what ``LengthPredictor.load`` or ``Ranker.load`` reads, and ``metrics.json``.
+    """Write what ``LengthPredictor.load`` or ``Ranker.load`` reads, the figures and a model card.
+
+    The questions that it was fitted on are written as fingerprints, so that it is not judged on
+    them later.
 
     An earlier result in ``directory`` is replaced as a whole.
 
@@ -84,11 +97,13 @@ def write_length(
             features.sketch.save(staging)
         if not isinstance(predictor, Ranker):
             predictor.cells.save(staging)
+        questions = np.unique(fingerprints(question_ids))
+        save_arrays(staging / QUESTIONS, {"fingerprints": questions})
         manifest = LengthManifest(
             schema_version=SCHEMA_VERSION,
             target=target,
-            estimator="forest",
-            sketch=None if features.sketch is None else "tfidf_svd",
+            estimator=settings.estimator,
+            sketch=None if features.sketch is None else settings.sketch,
             pooled=features.pooled,
             models={
                 model: ModelEntry(
@@ -108,7 +123,17 @@ def write_length(
             sha256={path.name: sha256(path) for path in sorted(staging.iterdir())},
         )
         write_json(staging / METRICS, metrics)
+        (staging / CARD).write_text(length_card(manifest), encoding="utf-8")
         write_json(staging / MANIFEST, manifest.model_dump())
+
+
+def fitted_questions(directory: Path) -> npt.NDArray[np.uint32]:
+    """Fingerprints (``traces.split``) of the questions that ``directory`` was fitted on.
+
+    Raises:
+        DataError: the file is missing or damaged.
+    """
+    return load_arrays(directory / QUESTIONS, {"fingerprints": np.uint32})["fingerprints"]
 
 
 def file_names(models: Iterable[str]) -> dict[str, str]:

@@ -111,9 +111,10 @@ class EncoderSketch:
         """Length k of a sketch."""
         return int(self.projection.shape[1])
 
-    def transform(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
-        """The sketch of each text, shape (n, k)."""
-        return (self.encoder.embed(texts) - self.mean) @ self.projection
+    def describe(self, text: str) -> tuple[npt.NDArray[np.float64], float]:
+        """The sketch of a text, shape (k,), and how far its embedding is from the mean."""
+        centred = self.encoder.embed([text])[0] - self.mean
+        return centred @ self.projection, float(np.linalg.norm(centred))
 
     def save(self, directory: Path) -> list[str]:
         """Write the sketch and its encoder into ``directory``; the names of the files written."""

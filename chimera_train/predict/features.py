@@ -1,7 +1,7 @@
 """What a length predictor sees of a stage: one row of numbers per request (Chimera §3.4).
 
 The columns are, in this order: tokens of the system and user messages and of the whole prompt; what
-the program has done before (``predict.history``); one column per known workflow, one per known
+the program has done before (``history``); one column per known workflow, one per known
 stage id and, where all models share one predictor, one per model; numbers counted in the user text
 (``predict.text_columns``); its sketch and the model's own direction of it (``predict.text``). The
 last two parts are absent where the traces held no text.
@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from chimera_train.predict.history import HISTORY_COLUMNS, History
+from chimera_train.history import HISTORY_COLUMNS, History
 from chimera_train.predict.text_columns import TEXT_COLUMNS, text_columns
 
 __all__ = ["FEATURES_VERSION", "Features", "Sketch", "StageRequest"]
@@ -61,12 +61,8 @@ class Sketch(Protocol):
         """The length of the vector."""
         ...
 
-    def transform(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
-        """Vectors of ``texts``, shape (n, n_components)."""
-        ...
-
-    def novelty(self, text: str) -> float:
-        """From 0, a text as in training, upwards."""
+    def describe(self, text: str) -> tuple[npt.NDArray[np.float64], float]:
+        """The vector, shape (n_components,), and the novelty, from 0, as in training, upwards."""
         ...
 
     def save(self, directory: Path) -> list[str]:
@@ -114,15 +110,18 @@ class Features:
         """The number of columns."""
         return len(self.columns)
 
-    def rows(self, model: str, requests: Sequence[StageRequest]) -> npt.NDArray[np.float32]:
-        """The rows of ``requests`` to ``model``, shape (n, n_features), all finite.
+    def rows(
+        self, model: str, requests: Sequence[StageRequest]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
+        """The rows of ``requests`` to ``model``, all finite, and the novelty of their texts.
 
-        float32, as the forests compare.
+        Shapes (n, n_features), float32 as the forests compare, and (n,), zeros without a sketch.
         """
         X = np.zeros((len(requests), self.n_features), dtype=np.float32)
+        novelty = np.zeros(len(requests))
         score = self._n_sketch + len(TEXT_COLUMNS)
         score_of_model = score + self.models.index(model) if model in self.models else None
-        for row, request in zip(X, requests, strict=True):
+        for index, (row, request) in enumerate(zip(X, requests, strict=True)):
             row[: self._n_numbers] = _numbers(request)
             for name in (
                 f"workflow={request.workflow}",
@@ -132,17 +131,17 @@ class Features:
                 if name in self._name_column:
                     row[self._name_column[name]] = 1
             if self.sketch is not None:
-                text = self._text_columns(request.text)
+                text, novelty[index] = self._text_columns(request.text)
                 row[self._first_text : self._first_text + score] = text[:score]
                 if score_of_model is not None:
                     row[-1] = text[score_of_model]
-        return X
+        return X, novelty
 
-    def _columns_of_text(self, text: str) -> npt.NDArray[np.float32]:
-        """The columns that depend on the text alone, and every model's score behind them."""
+    def _columns_of_text(self, text: str) -> tuple[npt.NDArray[np.float32], float]:
+        """The columns that depend on the text alone, with every model's score, and the novelty."""
         assert self.sketch is not None  # noqa: S101  # the only caller has checked
-        sketch = self.sketch.transform([text])[0]
-        return np.concatenate([text_columns(text), sketch], dtype=np.float32)
+        sketch, novelty = self.sketch.describe(text)
+        return np.concatenate([text_columns(text), sketch], dtype=np.float32), novelty
 
 
 def _numbers(request: StageRequest) -> tuple[float, ...]:

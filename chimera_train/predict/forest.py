@@ -17,7 +17,7 @@ import numpy.typing as npt
 from chimera_train.errors import DataError
 from chimera_train.predict.arrays import load_arrays, save_arrays
 
-__all__ = ["ForestArrays"]
+__all__ = ["ForestArrays", "histogram_quantiles"]
 
 Array = npt.NDArray[Any]
 
@@ -178,11 +178,11 @@ def _evaluate(
                     low = min(low, rank)
                     high = max(high, rank)
         if total > 0:
-            _histogram_quantiles(values, counts, low, total, q, out[row])
+            histogram_quantiles(values, counts, low, total, q, out[row])
             counts[low : high + 1] = 0
         elif first[row] < len(values):
             total = value_rows[first[row] :].sum()
-            _histogram_quantiles(values, value_rows, first[row], total, q, out[row])
+            histogram_quantiles(values, value_rows, first[row], total, q, out[row])
         else:
             out[row] = np.nan
 
@@ -207,7 +207,7 @@ def _spread(
 
 
 @numba.njit(cache=True, nogil=True)
-def _histogram_quantiles(
+def histogram_quantiles(
     values: Array, counts: Array, low: int, total: int, q: Array, out: Array
 ) -> None:
     """Linear quantiles of the multiset that has ``values[r]`` ``counts[r]`` times, for r >= low."""

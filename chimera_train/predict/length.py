@@ -15,8 +15,7 @@ import numpy.typing as npt
 from chimera_train.errors import DataError
 from chimera_train.predict.cells import Cell, Cells, Level
 from chimera_train.predict.features import Features, StageRequest
-from chimera_train.predict.forest import ForestArrays
-from chimera_train.predict.length_files import load_verified
+from chimera_train.predict.length_files import load_estimator, load_verified
 from chimera_train.predict.outside import Bounds
 
 __all__ = ["INTERVAL", "Estimator", "LengthPredictor", "Predicted", "StageRequest"]
@@ -108,7 +107,7 @@ class LengthPredictor:
         """
         manifest, features = load_verified(directory, target)
         by_file = {
-            entry.file: ForestArrays.load(directory / entry.file)
+            entry.file: load_estimator(directory / entry.file, manifest.estimator)
             for entry in manifest.models.values()
         }
         return cls(
@@ -183,12 +182,12 @@ class LengthPredictor:
         # The median comes last, for the correction of the others must not cross it.
         asked = [*quantiles, 0.5]
         if model in self.estimators:
-            X, estimator = self.features.rows(model, requests), self.estimators[model]
+            X, novelty = self.features.rows(model, requests)
+            estimator = self.estimators[model]
             # Half a token more: logarithms of whole numbers need not agree to the last digit.
             log_bound = bound if above is None else np.log1p(bound + 0.5)
             logs = estimator.quantiles_above(X, asked, log_bound)
-            spread, sketch = estimator.spread(X), self.features.sketch
-            outside = self.bounds[model].outside(requests, spread, sketch)
+            outside = self.bounds[model].outside(requests, estimator.spread(X), novelty)
             outside[[level != "cell" for _, level in found]] = 1.0
         else:
             source = [level for _, level in found]

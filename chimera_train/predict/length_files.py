@@ -8,17 +8,22 @@ from pydantic import Field
 from chimera_train.config import Settings, load_manifest
 from chimera_train.errors import DataError
 from chimera_train.files import read_json, sha256
+from chimera_train.predict.boosted import BoostedArrays
 from chimera_train.predict.features import FEATURES_VERSION, Features, Sketch
+from chimera_train.predict.forest import ForestArrays
 from chimera_train.predict.outside import Bounds
 from chimera_train.predict.text import TextSketch
 
 __all__ = [
     "MANIFEST",
     "SCHEMA_VERSION",
+    "EstimatorKind",
     "FeatureList",
     "LengthManifest",
     "ModelEntry",
+    "SketchKind",
     "Target",
+    "load_estimator",
     "load_verified",
     "read_manifest",
 ]
@@ -28,6 +33,9 @@ SCHEMA_VERSION = 2
 
 Target = Literal["remaining", "stage", "rank"]
 """The program's tokens from a stage on, the stage's own, or an order of the latter."""
+
+EstimatorKind = Literal["forest", "boosted"]
+SketchKind = Literal["tfidf_svd", "encoder"]
 
 _MEANING: dict[Target, str] = {
     "remaining": "the tokens that a program still generates",
@@ -64,8 +72,8 @@ class LengthManifest(Settings):
 
     schema_version: int
     target: Target
-    estimator: Literal["forest", "boosted"]
-    sketch: Literal["tfidf_svd", "encoder"] | None
+    estimator: EstimatorKind
+    sketch: SketchKind | None
     pooled: bool
     models: dict[str, ModelEntry] = Field(min_length=1)
     workflows: list[str]
@@ -119,15 +127,28 @@ def load_verified(directory: Path, target: Target) -> tuple[LengthManifest, Feat
         manifest.workflows,
         manifest.stages,
         sorted(manifest.models),
-        _load_sketch(directory, manifest),
+        _load_sketch(directory, manifest.sketch),
         pooled=manifest.pooled,
     )
     _check_features(directory, manifest.features, features)
     return manifest, features
 
 
-def _load_sketch(directory: Path, manifest: LengthManifest) -> Sketch | None:
-    return None if manifest.sketch is None else TextSketch.load(directory)
+def load_estimator(path: Path, kind: EstimatorKind) -> ForestArrays | BoostedArrays:
+    """Read the arrays of an estimator.
+
+    Raises:
+        DataError: they are missing or damaged.
+    """
+    return BoostedArrays.load(path) if kind == "boosted" else ForestArrays.load(path)
+
+
+def _load_sketch(directory: Path, kind: SketchKind | None) -> Sketch | None:
+    if kind == "encoder":
+        from chimera_train.predict.encoder import EncoderSketch  # only where it is used
+
+        return EncoderSketch.load(directory)
+    return None if kind is None else TextSketch.load(directory)
 
 
 def _check_features(directory: Path, stored: FeatureList, ours: Features) -> None:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from chimera_train.config import Settings
-from chimera_train.predict.features import Sketch, StageRequest
+from chimera_train.predict.features import StageRequest
 
 __all__ = ["BOUNDED_COUNTS", "Bounds", "counts"]
 
@@ -31,23 +31,19 @@ class Bounds(Settings):
     novelty: float = Field(ge=0, allow_inf_nan=False)
 
     def outside(
-        self, requests: Sequence[StageRequest], spread: Floats, sketch: Sketch | None
+        self, requests: Sequence[StageRequest], spread: Floats, novelty: Floats
     ) -> Floats:
         """How far each request lies outside, shape (n,), in [0, 1).
 
         0 up to the bounds; a request at twice a bound is ½ outside, and so on. What counts is the
         bound that is exceeded by most: the range of a count, the trees' disagreement (``spread``,
-        shape (n,)) or the novelty of the text.
+        shape (n,)) or the ``novelty`` of the text, shape (n,).
         """
         n = counts(requests) + 1
         excess = np.maximum(n / (np.array(self.most) + 1), (np.array(self.least) + 1) / n)
-        parts = [1 - 1 / np.maximum(excess.max(axis=1, initial=1.0), 1.0)]
-        parts.append(_beyond(spread, self.spread))
-        if sketch is not None:
-            novelty = np.array([sketch.novelty(request.text) for request in requests])
-            parts.append(_beyond(novelty, self.novelty))
-        result: Floats = np.max(parts, axis=0)
-        return result
+        of_counts = 1 - 1 / excess.max(axis=1, initial=1.0)
+        of_rows = np.maximum(_beyond(spread, self.spread), _beyond(novelty, self.novelty))
+        return np.maximum(of_counts, of_rows)
 
 
 def counts(requests: Sequence[StageRequest]) -> Floats:

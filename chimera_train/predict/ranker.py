@@ -106,4 +106,4 @@ class Ranker:
         """
         if model not in self.scorers:
             raise DataError(f"No scorer for model '{model}': there are {', '.join(self.models)}.")
-        return self.scorers[model](self.features.rows(model, requests))
+        return self.scorers[model](self.features.rows(model, requests)[0])

@@ -8,6 +8,7 @@ evaluates what was fitted, so that the gateway needs no scikit-learn.
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -63,24 +64,24 @@ class TextSketch:
         """Length k of a sketch."""
         return int(self._directions.shape[1])
 
-    def transform(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
-        """The sketch of each text, shape (n, k). A text without a known term is all zeros."""
-        result = np.zeros((len(texts), self.n_components))
-        for row, text in enumerate(texts):
-            words = TERM.findall(text.lower())
-            pairs = map(" ".join, zip(words, words[1:], strict=False))
-            counts = Counter(filter(self._column.__contains__, [*words, *pairs]))
-            if counts:
-                columns = [self._column[term] for term in counts]
-                weights = 1.0 + np.log(list(counts.values()))
-                weights *= self._idf[columns]
-                result[row] = weights @ self._directions[columns] / np.linalg.norm(weights)
-        return result
+    def describe(self, text: str) -> tuple[npt.NDArray[np.float64], float]:
+        """The sketch of a text, shape (k,), and its novelty.
 
-    def novelty(self, text: str) -> float:
-        """The share of a text's distinct words that are not in the vocabulary, 0 to 1."""
-        words = set(TERM.findall(text.lower()))
-        return sum(word not in self._column for word in words) / len(words) if words else 0.0
+        A text without a known term is all zeros. Novelty is the share of the text's distinct words
+        that are not in the vocabulary, 0 to 1.
+        """
+        words = TERM.findall(text.lower())
+        pairs = map(" ".join, zip(words, words[1:], strict=False))
+        counts = Counter(filter(self._column.__contains__, chain(words, pairs)))
+        distinct = set(words)
+        unknown = sum(word not in counts for word in distinct)
+        novelty = unknown / len(distinct) if distinct else 0.0
+        if not counts:
+            return np.zeros(self.n_components), novelty
+        columns = [self._column[term] for term in counts]
+        weights = 1.0 + np.log(list(counts.values()))
+        weights *= self._idf[columns]
+        return weights @ self._directions[columns] / np.linalg.norm(weights), novelty
 
     def save(self, directory: Path) -> list[str]:
         """Write the sketch into ``directory``; the names of the files written."""

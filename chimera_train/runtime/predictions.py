@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chimera_train.predict.features import StageRequest
-from chimera_train.predict.history import History
+from chimera_train.history import History
 
 __all__ = ["Batcher", "Prediction", "Predictors", "Query", "predict_batch"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from chimera_train.predict.history import History
+from chimera_train.history import History
 from chimera_train.runtime.api import ApiError
 
 __all__ = ["Program", "ProgramTable"]

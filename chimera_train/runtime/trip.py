@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from chimera_train.predict.history import History
+from chimera_train.history import History
 from chimera_train.relay.events import StreamObserver
 from chimera_train.runtime.api import Call
 from chimera_train.runtime.dispatcher import Slot

@@ -6,7 +6,7 @@ was trained on.
 
 import pandas as pd
 
-from chimera_train.predict.history import History
+from chimera_train.history import History
 from chimera_train.traces.store import Traces
 
 __all__ = ["stage_history"]
@@ -16,7 +16,7 @@ def stage_history(traces: Traces) -> pd.DataFrame:
     """One row per completed stage of the programs in ``traces``, in program and stage order.
 
     Columns: program_id, question_id, model, workflow, stage, text, system_tokens, user_tokens,
-    prompt_tokens, output_tokens, history (``predict.history.History``), generated_tokens (by
+    prompt_tokens, output_tokens, history (``history.History``), generated_tokens (by
     earlier stages), finish_reason.
 
     ``text`` is the stage's user message; where it was not stored, the question; where neither was,

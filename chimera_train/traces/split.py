@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-__all__ = ["HOLDOUT_FOLD", "N_FOLDS", "fold", "folds", "hashed"]
+__all__ = ["HOLDOUT_FOLD", "N_FOLDS", "fingerprints", "fold", "folds", "hashed"]
 
 N_FOLDS = 5
 HOLDOUT_FOLD = 0
@@ -30,6 +30,11 @@ def folds(question_ids: pd.Series) -> npt.NDArray[np.int64]:
 def hashed(question_ids: pd.Series, purpose: str, parts: int) -> npt.NDArray[np.int64]:
     """A part of every row, 0 to ``parts`` - 1, independent of other purposes' and of the folds."""
     return question_ids.map(lambda name: _hash(f"{purpose}:{name}", parts)).to_numpy(dtype=np.int64)
+
+
+def fingerprints(question_ids: pd.Series) -> npt.NDArray[np.uint32]:
+    """Numbers that tell questions apart without naming them, shape (n,)."""
+    return hashed(question_ids, "fingerprint", 2**32).astype(np.uint32)
 
 
 def _hash(name: str, parts: int) -> int:
