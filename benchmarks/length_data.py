@@ -26,7 +26,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from chimera_train.errors import DataError
-from chimera_train.predict.history import History
+from chimera_train.history import History
 from chimera_train.traces.split import folds
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "pipelines" / "public"))
