@@ -42,7 +42,7 @@ from prepare import (
 )
 from script import default_data, run
 
-__all__ = ["DATA_SETS", "Program", "default_data", "load", "mmlu_pro", "rows_of", "run"]
+__all__ = ["DATA_SETS", "SIX", "Program", "default_data", "load", "mmlu_pro", "rows_of", "run"]
 
 MOST_STAGES = 8
 
