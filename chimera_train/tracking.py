@@ -38,6 +38,8 @@ FOREST_TYPES = [
     "sklearn.tree._tree.Tree",
 ]
 
+_METRICS_AT_ONCE = 500  # a server accepts 1,000
+
 # What scheduler_model.py takes.
 _SCHEDULER_INPUTS = Schema(
     [
@@ -71,7 +73,9 @@ class StageRun:
 
     def metrics(self, values: Mapping[str, Any]) -> None:
         """Log the numbers of a command's JSON result."""
-        mlflow.log_metrics(flatten(values))
+        flat = list(flatten(values).items())
+        for start in range(0, len(flat), _METRICS_AT_ONCE):
+            mlflow.log_metrics(dict(flat[start : start + _METRICS_AT_ONCE]))
 
     def artifact(self, path: Path) -> None:
         """Log a file or a directory under its own name."""
@@ -80,8 +84,15 @@ class StageRun:
         else:
             mlflow.log_artifact(str(path))
 
-    def forest(self, name: str, estimator: Any) -> None:
-        """Log a quantile forest as skops (no pickle) and register it, for re-training."""
+    def length_estimator(self, name: str, estimator: Any) -> None:
+        """Log what a length predictor was made from, without pickle, for re-training.
+
+        A quantile forest is logged as skops and registered; boosters, by level, as LightGBM's text.
+        """
+        if isinstance(estimator, Mapping):
+            for level, booster in estimator.items():
+                mlflow.log_text(booster.model_to_string(), f"{name}/{level:g}.txt")
+            return
         info = mlflow.sklearn.log_model(
             estimator,
             name=name,

@@ -27,7 +27,7 @@ from chimera_train.bundle.manifest import (
 )
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import read_json, read_json_object, writable, write_json, write_text
-from chimera_train.predict import length, router
+from chimera_train.predict import length_files, router
 from chimera_train.scheduling.policy import dump_policy, load_policy
 
 __all__ = ["Parts", "export_bundle", "find_latency_files"]
@@ -137,8 +137,8 @@ def export_bundle(parts: Parts, name: str, version: int | None, out: Path) -> Pa
 
 def _copy_parts(parts: Parts, staging: Path) -> dict[str, str]:
     """Copy what the gateway reads, and nothing else; returns model → tokenizer path."""
-    described = read_json_object(parts.length / length.MANIFEST)
-    _copy(parts.length, [length.MANIFEST, *described.get("sha256", {})], staging / LENGTH)
+    described = read_json_object(parts.length / length_files.MANIFEST)
+    _copy(parts.length, [length_files.MANIFEST, *described.get("sha256", {})], staging / LENGTH)
     described = read_json_object(parts.router / router.MANIFEST)
     network = router.NETWORKS.get(described.get("precision", ""), "")
     _copy(parts.router, [router.MANIFEST, router.TOKENIZER, network], staging / ROUTER)
@@ -185,7 +185,7 @@ def _training(parts: Parts) -> dict[str, Any]:
         return {key: described[key] for key in _TRAINING_KEYS if key in described}
 
     return {
-        LENGTH: told(read_json_object(parts.length / length.MANIFEST)),
+        LENGTH: told(read_json_object(parts.length / length_files.MANIFEST)),
         ROUTER: told(read_json_object(parts.router / router.MANIFEST)),
         "latency": {engine: told(read_json_object(path)) for engine, path in parts.latency.items()},
     }

@@ -44,16 +44,31 @@ def length(
             " sjf; or a rank of the latter, for ltr.",
         ),
     ] = "remaining",
+    search: Annotated[
+        int,
+        typer.Option(
+            "--search", min=0, help="Settings to try first; the given ones stay unless beaten."
+        ),
+    ] = 0,
+    curve: Annotated[
+        bool, typer.Option("--curve", help="Also find how many programs are enough.")
+    ] = False,
     plot: Annotated[
         Path | None,
         typer.Option("--plot", help="Also draw the lengths of each model's programs (PNG)."),
+    ] = None,
+    quality_plot: Annotated[
+        Path | None,
+        typer.Option("--quality-plot", help="Also draw how well they are predicted (PNG)."),
     ] = None,
     track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """What a program, or a stage of it, still generates, judged on unseen questions."""
+    from chimera_train.cli.length_figures import length_summary
     from chimera_train.config import load_section
+    from chimera_train.errors import ConfigError
     from chimera_train.length.fit import fit_and_write
     from chimera_train.length.settings import LengthSettings
     from chimera_train.traces.store import load_traces
@@ -61,20 +76,30 @@ def length(
     output = Output(as_json=as_json, quiet=quiet)
     settings = load_section(params, "fit_length", LengthSettings)
     loaded = load_traces(traces)
+    if search and target == "rank":
+        raise ConfigError("--search tries settings of estimators, and a ranker has none.")
     with tracked(track, "fit_length", {**settings.model_dump(), "target": target}) as run:
-        fitted, metrics = fit_and_write(loaded, out, settings, output, target)
+        found = fit_and_write(loaded, out, settings, output, target, trials=search, curve=curve)
         if plot is not None:
             from chimera_train.report.lengths import plot_lengths
 
             plot_lengths(loaded, plot)
+        if quality_plot is not None:
+            from chimera_train.report.length_plots import plot_length
+
+            curve_found = found.metrics.get("learning_curve")
+            plot_length(found.judged, found.metrics, quality_plot, curve_found)
         if run is not None:
             from chimera_train.length.store import file_names
 
-            run.metrics(metrics)
+            run.metrics(found.metrics)
             run.artifact(out)
-            for model, name in file_names(fitted.forests).items():
-                run.forest(f"length-{name}", fitted.forests[model])
-    output.result(metrics, *_length_summary(metrics), f"wrote {out}")
+            for drawn in (plot, quality_plot):
+                if drawn is not None:
+                    run.artifact(drawn)
+            for model, name in file_names(found.fitted.estimators).items():
+                run.length_estimator(f"length-{name}", found.fitted.estimators[model])
+    output.result(found.metrics, *length_summary(found.metrics), f"wrote {out}")
 
 
 def router(
@@ -136,31 +161,6 @@ def average_case(
     Output(as_json=as_json).result(
         {**document, "out": str(out)}, *_average_case_summary(document), f"wrote {out}"
     )
-
-
-def _length_summary(metrics: Mapping[str, Any]) -> list[Any]:
-    distance, baselines = metrics["kendall_distance"], metrics["baselines"]
-    name = "forest" if "coverage" in metrics else "ranker"
-    low, high = distance["ci"]
-    rows = [["all", distance["overall"], *baselines.values()]]
-    rows += [
-        [model, distance["per_model"][model], *values.values()]
-        for model, values in metrics["baselines_per_model"].items()
-    ]
-    summary = [
-        f"{metrics['n_programs']} programs; Kendall-τ distance on unseen questions"
-        " (0: perfect order, 0.5: chance)",
-        table(["model", name, *baselines], rows),
-        f"{name}, all models: 95 % interval {low:.4g} to {high:.4g}",
-    ]
-    if "coverage" not in metrics:
-        return summary
-    quantiles = [
-        [quantile, share["overall"], metrics["pinball"][quantile]["overall"]]
-        for quantile, share in metrics["coverage"].items()
-    ]
-    columns = ["quantile", "lengths below it", "pinball loss (tokens)"]
-    return [*summary, "", table(columns, quantiles)]
 
 
 def _router_summary(metrics: Mapping[str, Any]) -> list[Any]:

@@ -80,9 +80,7 @@ def _cells(rows: pd.DataFrame) -> Iterator[Cell]:
                 )
 
 
-def _bounds(
-    features: Features, estimator: Estimator, model: str, fitted: pd.DataFrame
-) -> Bounds:
+def _bounds(features: Features, estimator: Estimator, model: str, fitted: pd.DataFrame) -> Bounds:
     seen = counts(stage_requests(fitted))
     # Trees disagree on rows that they were grown from nearly as much as on others.
     requests = stage_requests(fitted.iloc[:: math.ceil(len(fitted) / _MOST_ROWS)])

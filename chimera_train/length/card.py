@@ -26,12 +26,14 @@ of an engine. It is no bound: do not set `max_tokens`, bill, or refuse requests 
 
 {data}
 
-Of the questions, a fifth (the holdout fold) was left out when these files were fitted.
+Of the questions, a fifth (the holdout fold) was left out when these files were fitted, and a
+sixteenth of the others was used to calibrate the intervals only.
 
 ## Features and settings
 
 Token counts of the system message, the user message and the prompt; tokens that the program's
-earlier stages generated; the workflow and the stage{sketch}. Each model has a predictor of its own.
+earlier stages generated; the workflow and the stage{sketch}. {sharing} `length.json` lists every
+column.
 
 {settings}
 
@@ -49,8 +51,10 @@ apart.
 - What was measured holds for programs like those of the traces: these models, workflows and
   prompts, with the sampling and the token limits that they were collected with. Other subjects,
   prompts and engine settings were not tested: judge it on traces of yours.
-- A workflow or stage that is not named above is predicted from token counts and text alone, and a
-  model that is not named is not predicted at all.
+- A workflow, stage or model that is not named above is predicted by the median of the narrowest
+  group that was seen, whatever the request; a prediction says so (`source`).
+- Far outside of the token counts and texts of the traces, predictions approach the median of the
+  workflow, stage and model; the intervals hold what they promise inside only.
 - Outputs that a token limit cut off count with the tokens they had.
 - Few training programs of a stage make its predictions poor: see the figures by stage.
 """
@@ -66,7 +70,7 @@ def length_card(manifest: LengthManifest, traces: Mapping[str, Any] | None = Non
     metrics = manifest.metrics
     data = {
         **(traces or {}),
-        "programs judged": metrics["n_programs"],
+        "programs judged": metrics.get("n_programs", "none"),
         "workflows": ", ".join(manifest.workflows),
         "stages": ", ".join(manifest.stages),
         **{f"stages of {model} fitted on": e.rows for model, e in manifest.models.items()},
@@ -75,13 +79,21 @@ def length_card(manifest: LengthManifest, traces: Mapping[str, Any] | None = Non
         target=manifest.target,
         use=_USE[manifest.target],
         data=markdown_table(("", "value"), list(data.items())),
-        sketch="; a sketch of the user message's text" if manifest.has_text else "",
+        sketch="; numbers counted in the user message and a sketch of its text"
+        if manifest.sketch
+        else "",
+        sharing="All models share one predictor, which is told the model."
+        if manifest.pooled
+        else "Each model has a predictor of its own.",
         settings=markdown_table(("setting", "value"), list(manifest.settings.items())),
         figures="\n\n".join(_figures(metrics)),
     )
 
 
 def _figures(metrics: Mapping[str, Any]) -> Iterator[str]:
+    if not metrics:
+        yield "It was not judged."
+        return
     baselines = {name: metrics["baseline_distances"][name] for name in BASELINES}
     yield markdown_table(
         ("distance", "predicted", "95 % interval", *baselines),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,7 @@ __all__ = [
 #: The name of an estimator that serves all models.
 POOLED = "all models"
 
-FittedEstimator = RandomForestQuantileRegressor | Mapping[float, Booster]
+FittedEstimator: TypeAlias = RandomForestQuantileRegressor | Mapping[float, Booster]
 """A forest, or boosters by level, of log(1 + tokens)."""
 
 
@@ -91,9 +92,7 @@ def _fit(
 ) -> tuple[FittedEstimator, Estimator]:
     """An estimator of so many models, and what the runtime evaluates."""
     if settings.estimator == "boosted":
-        boosters = fit_boosters(
-            X, y, settings.boosted, seed=settings.seed, n_jobs=settings.n_jobs
-        )
+        boosters = fit_boosters(X, y, settings.boosted, seed=settings.seed, n_jobs=settings.n_jobs)
         return boosters, boosted_arrays(boosters, y)
     forest = fit_forest(X, y, settings, settings.max_samples * models)
     return forest, forest_arrays(forest)

@@ -5,6 +5,7 @@ code that the runtime uses.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,18 +15,22 @@ import pandas as pd
 from chimera_train.errors import DataError
 from chimera_train.length.estimators import FittedLength, fit_estimators
 from chimera_train.length.judge import CELL, QUANTILES, judge
-from chimera_train.length.rows import stage_requests
+from chimera_train.length.rows import stage_requests, stage_rows
 from chimera_train.length.settings import LengthSettings
+from chimera_train.length.store import fitted_questions
 from chimera_train.output import Output
 from chimera_train.predict.features import StageRequest
 from chimera_train.predict.length import LengthPredictor
+from chimera_train.predict.length_files import read_manifest
 from chimera_train.predict.ranker import Ranker
 from chimera_train.traces.split import N_FOLDS, fingerprints
+from chimera_train.traces.store import Traces
 
 __all__ = [
     "MIN_QUESTIONS",
     "Fit",
     "cross_validate",
+    "evaluate_length",
     "judged_rows",
     "predict_others",
     "predict_unseen",
@@ -99,11 +104,9 @@ def predict_others(
 ) -> pd.DataFrame:
     """Those of ``rows`` that ``predictor`` was not fitted on, as ``judge`` takes them.
 
-    The means and medians that it is compared with are learnt from the rows of the questions that it
-    was fitted on; where there are none among ``rows``, from the other folds of ``rows``.
-
-    Args:
-        fitted: fingerprints of the questions that it was fitted on (``fingerprints``).
+    ``fitted`` are the fingerprints of the questions that it was fitted on. The means and medians
+    that it is compared with are learnt from the rows of those; where there are none among ``rows``,
+    from the other folds of ``rows``.
 
     Raises:
         DataError: it was fitted on every question, or all rows are of one fold.
@@ -126,6 +129,32 @@ def predict_others(
         unseen = rows["fold"] == fold
         judged.append(judged_rows(rows[unseen], rows[~unseen], predictor, seed))
     return pd.concat(judged, ignore_index=True)
+
+
+def evaluate_length(
+    directory: Path, traces: Traces, output: Output
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The judged rows and the figures of a length directory on questions it was not fitted on.
+
+    Raises:
+        DataError: the directory or the traces cannot be used, or it was fitted on every question.
+    """
+    manifest = read_manifest(directory)
+    rows = stage_rows(traces, manifest.target)
+    unknown = sorted(set(rows["model"]) - set(manifest.models))
+    if unknown:
+        output.warn(
+            f"{directory} was not fitted on '{unknown[0]}': its lengths are predicted by those of"
+            " other models."
+        )
+    predictor = (
+        Ranker.load(directory)
+        if manifest.target == "rank"
+        else LengthPredictor.load(directory, manifest.target)
+    )
+    seed = int(manifest.settings.get("seed", 0))
+    judged = predict_others(rows, predictor, fitted_questions(directory), seed)
+    return judged, judge(judged, seed)
 
 
 def judged_rows(

@@ -11,11 +11,11 @@ import pandas as pd
 
 from chimera_train.length.estimators import FittedLength, fit_estimators
 from chimera_train.length.evaluate import Fit, predict_unseen, require_enough
-from chimera_train.length.judge import column_distance, judge
+from chimera_train.length.judge import judge
 from chimera_train.length.learning import learning_curve
 from chimera_train.length.rows import stage_rows
-from chimera_train.length.search import BOOSTED_RANGES, FOREST_RANGES, search
-from chimera_train.length.settings import BoostedSettings, LengthSettings
+from chimera_train.length.searched import searched
+from chimera_train.length.settings import LengthSettings
 from chimera_train.length.store import require_replaceable, write_length
 from chimera_train.output import Output
 from chimera_train.predict.encoder import Embedder
@@ -59,9 +59,8 @@ def fit_and_write(
     scorers. The figures come from cross-validation over all questions; what is written is fitted on
     all but the holdout fold, which stays unseen for simulations.
 
-    Args:
-        trials: settings to try before (``search``); 0: those given are used.
-        curve: also find how many programs are enough (``learning_curve``).
+    With ``trials`` other settings are tried before (``searched``); with ``curve`` it is also found
+    how many programs are enough (``learning_curve``).
 
     Raises:
         DataError: the traces are unusable or too few.
@@ -78,7 +77,7 @@ def fit_and_write(
 
             fit = partial(fit_scorers, embedder=embedder)
         if trials:
-            settings, extra["search"] = _searched(rows, settings, output, fit, trials)
+            settings, extra["search"] = searched(rows, settings, output, fit, trials)
         judged = predict_unseen(rows, settings, output, fit)
         metrics = judge(judged, settings.seed) | extra
         if curve:
@@ -112,38 +111,3 @@ def open_embedder(
         known = KnownTexts(encoder)
         known.learn(rows["text"].unique().tolist(), output, n_jobs=settings.n_jobs)
         yield known
-
-
-def _searched(
-    rows: pd.DataFrame, settings: LengthSettings, output: Output, fit: Fit, trials: int
-) -> tuple[LengthSettings, dict[str, Any]]:
-    """The best settings of so many, judged without the holdout fold, and what was tried."""
-    rows = rows[rows["fold"] != HOLDOUT_FOLD]
-
-    def distances(tried: LengthSettings) -> list[float]:
-        judged = predict_unseen(rows, tried, output, fit)
-        return [column_distance(own, "predicted") for _, own in judged.groupby("fold")]
-
-    budget = {"trials": trials, "seed": settings.seed, "output": output}
-    if settings.estimator == "boosted":
-
-        def whole(tried: BoostedSettings) -> LengthSettings:
-            return settings.model_copy(update={"boosted": tried})
-
-        found = search(
-            settings.boosted, BOOSTED_RANGES, lambda tried: distances(whole(tried)), **budget
-        )
-        best, ranges = whole(found.best), BOOSTED_RANGES
-    else:
-        found = search(settings, FOREST_RANGES, distances, **budget)
-        best, ranges = found.best, FOREST_RANGES
-    tried = [
-        {
-            **trial.settings.model_dump(include=set(ranges)),
-            "kendall_distance": trial.distance,
-            "gain": trial.gain,
-            "gain_spread": trial.gain_spread,
-        }
-        for trial in found.trials
-    ]
-    return best, {"trials": tried, "changed": best != settings}

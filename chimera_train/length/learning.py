@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from chimera_train.length.evaluate import MIN_QUESTIONS, Fit, judged_rows, require_enough
 from chimera_train.length.estimators import fit_estimators
+from chimera_train.length.evaluate import MIN_QUESTIONS, Fit, judged_rows, require_enough
 from chimera_train.length.judge import column_distance
 from chimera_train.length.settings import LengthSettings
 from chimera_train.output import Output

@@ -21,10 +21,10 @@ class BoostedSettings(Settings):
             levels need more (``boosted.fit_boosters``).
     """
 
-    n_rounds: int = Field(200, ge=1, le=10_000)
-    max_leaves: int = Field(31, ge=2, le=1024)
-    learning_rate: float = Field(0.03, gt=0, le=1)
-    min_samples_leaf: int = Field(20, ge=1)
+    n_rounds: int = Field(default=200, ge=1, le=10_000)
+    max_leaves: int = Field(default=15, ge=2, le=1024)
+    learning_rate: float = Field(default=0.03, gt=0, le=1)
+    min_samples_leaf: int = Field(default=20, ge=1)
 
 
 class LengthSettings(Settings):

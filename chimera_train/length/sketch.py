@@ -108,8 +108,8 @@ def _length_scores(
         Coefficients, shape (n_dimensions, n_models), models in order of their names; scores from
         the other folds, shape (n,).
     """
-    logs = np.log1p(rows["target_tokens"].astype(np.float64))
-    surplus = (logs - logs.groupby([rows[name] for name in CELL]).transform("mean")).to_numpy()
+    logs = rows.assign(log=np.log1p(rows["target_tokens"].to_numpy(np.float64)))
+    surplus = (logs["log"] - logs.groupby(CELL)["log"].transform("mean")).to_numpy()
     folds, scores = rows["fold"].to_numpy(), np.zeros(len(rows))
 
     def fit(chosen: npt.NDArray[np.int64]) -> Floats:
@@ -121,6 +121,7 @@ def _length_scores(
 
     coefficients = []
     for positions in rows.groupby("model").indices.values():
+        positions = np.asarray(positions)
         coefficients.append(fit(positions))
         for fold in np.unique(folds[positions]):
             is_own = folds[positions] == fold

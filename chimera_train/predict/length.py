@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
 from chimera_train.errors import DataError
 from chimera_train.predict.cells import Cell, Cells, Level
 from chimera_train.predict.features import Features, StageRequest

@@ -30,9 +30,7 @@ class Bounds(Settings):
     spread: float = Field(ge=0, allow_inf_nan=False)
     novelty: float = Field(ge=0, allow_inf_nan=False)
 
-    def outside(
-        self, requests: Sequence[StageRequest], spread: Floats, novelty: Floats
-    ) -> Floats:
+    def outside(self, requests: Sequence[StageRequest], spread: Floats, novelty: Floats) -> Floats:
         """How far each request lies outside, shape (n,), in [0, 1).
 
         0 up to the bounds; a request at twice a bound is ½ outside, and so on. What counts is the

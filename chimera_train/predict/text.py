@@ -8,7 +8,7 @@ evaluates what was fitted, so that the gateway needs no scikit-learn.
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +71,7 @@ class TextSketch:
         that are not in the vocabulary, 0 to 1.
         """
         words = TERM.findall(text.lower())
-        pairs = map(" ".join, zip(words, words[1:], strict=False))
+        pairs = map(" ".join, pairwise(words))
         counts = Counter(filter(self._column.__contains__, chain(words, pairs)))
         distinct = set(words)
         unknown = sum(word not in counts for word in distinct)

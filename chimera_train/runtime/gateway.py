@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from chimera_train.errors import EngineError
+from chimera_train.history import History
 from chimera_train.relay.assemble import Assembler
 from chimera_train.relay.events import StreamObserver
 from chimera_train.relay.upstream import Headers, Upstream, open_upstream
@@ -92,7 +93,9 @@ class Gateway:
     async def running(self) -> AsyncIterator[None]:
         """Ready to serve: everything is compiled, and every engine was asked whether it is up."""
         self.dispatcher.warm_up()
-        await self._predict(Query("", "", "", "warm up", 0, 0, self._everything, True, True))
+        await self._predict(
+            Query("", "", "", "warm up", 0, History(), self._everything, True, True)
+        )
         await self._engines.probe(self._everything, self.dispatcher)
         background = [
             asyncio.create_task(self._engines.keep_probing(self.dispatcher)),

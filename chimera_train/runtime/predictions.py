@@ -14,8 +14,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from chimera_train.predict.features import StageRequest
 from chimera_train.history import History
+from chimera_train.predict.features import StageRequest
 
 __all__ = ["Batcher", "Prediction", "Predictors", "Query", "predict_batch"]
 

@@ -3,11 +3,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, IntDistribution
 
-from chimera_train.config import Settings
 from chimera_train.length.boosted import BoostedSettings
 from chimera_train.length.search import BOOSTED_RANGES, FOREST_RANGES, SearchResult, search
+from chimera_train.length.settings import LengthSettings
 from chimera_train.output import Output
 
 BASE = BoostedSettings()
@@ -86,8 +86,6 @@ def test_what_is_not_searched_stays() -> None:
 
 
 def test_a_budget_larger_than_what_there_is_ends() -> None:
-    from optuna.distributions import IntDistribution
-
     asked = []
 
     def score(settings: BoostedSettings) -> list[float]:
@@ -110,11 +108,7 @@ def test_every_boosted_setting_of_the_ranges_is_allowed(edge: str) -> None:
 
 @pytest.mark.parametrize("edge", ["low", "high"])
 def test_every_forest_setting_of_the_ranges_is_allowed(edge: str) -> None:
-    from chimera_train.length.settings import LengthSettings
-
-    known: type[Settings] = LengthSettings
-    values = _edges(FOREST_RANGES, edge)
-    known(**{name: value for name, value in values.items() if name in known.model_fields})
+    LengthSettings(**_edges(FOREST_RANGES, edge))
 
 
 def _edges(ranges: Any, edge: str) -> dict[str, Any]:

@@ -1,0 +1,48 @@
+"""``chimera-train evaluate``: the figures of fitted predictors on other data."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from chimera_train.cli.common import JsonOption, QuietOption, TracesOption, TrackOption, tracked
+from chimera_train.cli.length_figures import length_summary
+from chimera_train.output import Output
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command group to ``app``."""
+    group = typer.Typer(help="Judge fitted predictors on other data.", no_args_is_help=True)
+    group.callback()(lambda: None)  # a group, though there is one command
+    group.command()(length)
+    app.add_typer(group, name="evaluate")
+
+
+def length(
+    model: Annotated[Path, typer.Option("--model", help="Directory of fit length.")],
+    traces: TracesOption,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Also draw the figures (PNG).")
+    ] = None,
+    track: TrackOption = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """The figures of fit length for a fitted directory, on questions that it was not fitted on."""
+    from chimera_train.length.evaluate import evaluate_length
+    from chimera_train.traces.store import load_traces
+
+    output = Output(as_json=as_json, quiet=quiet)
+    judged, metrics = evaluate_length(model, load_traces(traces), output)
+    if plot is not None:
+        from chimera_train.report.length_plots import plot_length
+
+        plot_length(judged, metrics, plot)
+    with tracked(track, "evaluate_length", {"model": str(model), "traces": str(traces)}) as run:
+        if run is not None:
+            run.metrics(metrics)
+            if plot is not None:
+                run.artifact(plot)
+    output.result(metrics, *length_summary(metrics))
