@@ -51,14 +51,7 @@ QUANTILES = (0.1, 0.5, 0.9)
 CALLS = 2000
 BATCH = 64
 LIBRARY_CALLS = 300
-TIMED = (
-    "row",
-    "row_with_counting",
-    f"{BATCH}_rows",
-    "features",
-    "estimator",
-    "estimator_in_library",
-)
+BATCHES = 100
 STAGES = ("solve", "verify", "revise")
 MILLION = 1_000_000
 
@@ -88,7 +81,7 @@ def main() -> None:
     output.info(f"fitted on {len(rows)} stages")
     for words in WORDS:
         texts = prompts(arguments.data, words)
-        values[f"{words}_words"] = latency(fitted, counter, texts)
+        values[f"{words}_words"] = latency(fitted, counter, words, texts)
     output.result(values, *report(values))
 
 
@@ -172,47 +165,72 @@ def prompts(data: Path, words: int) -> Iterator[str]:
             yield text
 
 
-def latency(fitted: FittedLength, counter: TokenCounter, texts: Iterator[str]) -> dict[str, Any]:
-    """Times of rows, batches, their parts and the library's estimator, on texts not seen before."""
+def latency(
+    fitted: FittedLength, counter: TokenCounter, words: int, texts: Iterator[str]
+) -> dict[str, Any]:
+    """Times of rows, of batches and of the parts of a row, on texts that were not seen before.
+
+    ``tokens`` is what ``counter`` finds in a text. Requests have its words, as in training, and so
+    ``outside``, the share that the predictor takes for unlike its training data, is not of those.
+    """
     predictor = fitted.predictor
     assert isinstance(predictor, LengthPredictor)  # noqa: S101  # targets are not ranks here
     models = itertools.cycle(SIX)
-    n_tokens = []
-
-    def request(text: str) -> StageRequest:
-        n_tokens.append(counter.count(text))
-        return StageRequest("direct", "answer", text, 0, n_tokens[-1], n_tokens[-1])
-
-    def counted_and_predicted(text: str) -> None:
-        predictor.predict(next(models), [request(text)], QUANTILES)
-
-    def predicted(some: Sequence[StageRequest]) -> None:
-        predictor.predict(next(models), some, QUANTILES)
 
     def requests(n: int) -> list[StageRequest]:
-        return [request(text) for text in itertools.islice(texts, n)]
+        return [
+            StageRequest("direct", "answer", text, 0, words, words)
+            for text in itertools.islice(texts, n)
+        ]
 
-    predicted(requests(BATCH))  # compiles
+    def predict(some: Sequence[StageRequest]) -> None:
+        predictor.predict(next(models), some, QUANTILES)
+
+    def count_and_predict(some: Sequence[StageRequest]) -> None:
+        for one in some:
+            counter.count(one.text)
+        predict(some)
+
+    predict(requests(BATCH))  # compiles
+    one_by_one = [[one] for one in requests(CALLS)]
+    # The second time, for another model, the texts are known.
+    batches = [batch for batch in map(requests, [BATCH] * BATCHES) for _ in range(2)]
+    of_batches = times(predict, batches)
     figures = {
-        "row": timed(predicted, [[one] for one in requests(CALLS)]),
-        "row_with_counting": timed(counted_and_predicted, list(itertools.islice(texts, CALLS))),
-        f"{BATCH}_rows": timed(predicted, [requests(BATCH) for _ in range(CALLS // 20)]),
-        "features": timed(
-            lambda one: predictor.features.rows(next(models), [one]), requests(CALLS)
+        "one row": times(predict, one_by_one),
+        "one row, with counting": times(count_and_predict, [[one] for one in requests(CALLS)]),
+        f"{BATCH} rows": of_batches[::2],
+        f"{BATCH} rows, known texts": of_batches[1::2],
+        "features alone": times(
+            lambda some: predictor.features.rows(next(models), some),
+            [[one] for one in requests(CALLS)],
         ),
+        **estimator_times(fitted, requests(LIBRARY_CALLS)),
     }
-    model = SIX[0]
-    X = predictor.features.rows(model, requests(LIBRARY_CALLS))[0]
-    lowest = np.full(1, -np.inf)
-    mine, library = predictor.estimators[model], library_of(fitted.estimators[model])
-    rows = [X[[i]] for i in range(len(X))]
-    ours = np.vstack([mine.quantiles_above(row, QUANTILES, lowest) for row in rows])
-    if not np.allclose(ours, np.vstack([library(row) for row in rows]), rtol=0, atol=1e-9):
-        raise SystemExit("the estimator's quantiles differ from the library's")
-    figures["estimator"] = timed(lambda row: mine.quantiles_above(row, QUANTILES, lowest), rows)
-    figures["estimator_in_library"] = timed(library, rows)
-    ratio = figures["estimator_in_library"]["p50_ms"] / figures["estimator"]["p50_ms"]
-    return {**figures, "library_ratio": ratio, "tokens": float(np.mean(n_tokens))}
+    seen = [one for (one,) in one_by_one[:LIBRARY_CALLS]]
+    return {
+        "ms": {name: percentiles(found) for name, found in figures.items()},
+        "outside": float((predictor.predict_with_source(SIX[0], seen).outside > 0).mean()),
+        "tokens": float(np.mean([counter.count(one.text) for one in seen])),
+    }
+
+
+def estimator_times(
+    fitted: FittedLength, requests: Sequence[StageRequest]
+) -> dict[str, np.ndarray]:
+    """Times of the estimator alone, ours and the library's, whose quantiles agree."""
+    predictor, model = fitted.predictor, SIX[0]
+    X, _ = predictor.features.rows(model, requests)
+    rows, lowest = [X[[i]] for i in range(len(X))], np.full(1, -np.inf)
+    estimator, library = predictor.estimators[model], library_of(fitted.estimators[model])
+
+    def ours(row: np.ndarray) -> np.ndarray:
+        return estimator.quantiles_above(row, QUANTILES, lowest)
+
+    for row in rows:
+        if not np.allclose(ours(row), library(row), rtol=0, atol=1e-9):
+            raise SystemExit("the estimator's quantiles differ from the library's")
+    return {"estimator alone": times(ours, rows), "its library": times(library, rows)}
 
 
 def library_of(estimator: FittedEstimator) -> Callable[[np.ndarray], np.ndarray]:
@@ -225,18 +243,20 @@ def library_of(estimator: FittedEstimator) -> Callable[[np.ndarray], np.ndarray]
     return lambda X: estimator.predict(X, quantiles=list(QUANTILES))
 
 
-def timed(call: Callable[[Any], Any], values: Sequence[Any]) -> dict[str, float]:
-    """Percentiles of the time of ``call`` with each of ``values``."""
-    wall, cpu = np.empty(len(values)), np.empty(len(values))
+def times(call: Callable[[Any], Any], values: Sequence[Any]) -> np.ndarray:
+    """Wall and CPU time of ``call`` with each of ``values``, ms, shape (n, 2)."""
+    found = np.empty((len(values), 2))
     for i, value in enumerate(values):
-        wall_start, cpu_start = time.perf_counter(), time.thread_time()
+        wall, cpu = time.perf_counter(), time.thread_time()
         call(value)
-        cpu[i], wall[i] = time.thread_time() - cpu_start, time.perf_counter() - wall_start
-    return {
-        f"{name}p{percentile}_ms": 1e3 * float(np.percentile(times, percentile))
-        for name, times in (("", wall), ("cpu_", cpu))
-        for percentile in (50, 99)
-    }
+        found[i] = time.perf_counter() - wall, time.thread_time() - cpu
+    return 1e3 * found
+
+
+def percentiles(found: np.ndarray) -> dict[str, float]:
+    """Of what ``times`` gives."""
+    (p50, cpu_p50), (p99, cpu_p99) = np.percentile(found, [50, 99], axis=0).tolist()
+    return {"p50": p50, "p99": p99, "cpu_p50": cpu_p50, "cpu_p99": cpu_p99}
 
 
 def report(values: Mapping[str, Any]) -> Iterator[Any]:
@@ -252,10 +272,17 @@ def report(values: Mapping[str, Any]) -> Iterator[Any]:
         ).format(**values["million"])
     for words in WORDS:
         of = values[f"{words}_words"]
-        yield f"\nms at {words} words ({of['tokens']:.0f} tokens)"
-        rows = [[name.replace("_", " "), *of[name].values()] for name in TIMED]
-        yield table(["", "p50", "p99", "CPU p50", "CPU p99"], rows)
-        yield f"the library takes {of['library_ratio']:.1f} times as long for an estimator's row"
+        yield (
+            f"\nms for {words} words ({of['tokens']:.0f} tokens), of which {of['outside']:.0%} are"
+            " outside of the training data"
+        )
+        ms = of["ms"]
+        yield table(
+            ["", "p50", "p99", "CPU p50", "CPU p99"],
+            [[name, *found.values()] for name, found in ms.items()],
+        )
+        ratio = ms["its library"]["p50"] / ms["estimator alone"]["p50"]
+        yield f"the library takes {ratio:.1f} times as long"
 
 
 if __name__ == "__main__":
