@@ -179,7 +179,7 @@ def latency(
 
     def requests(n: int) -> list[StageRequest]:
         return [
-            StageRequest("direct", "answer", text, 0, words, words)
+            StageRequest("direct", STAGES[0], text, 0, words, words)
             for text in itertools.islice(texts, n)
         ]
 
