@@ -21,7 +21,7 @@ hash of its normalised text, without options, so that no text is on both sides o
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -68,9 +68,18 @@ class Program(NamedTuple):
     category: str = ""
 
 
+def lines_of(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.is_file():
+        raise DataError(
+            f"{path} is missing: give the folder of the public data with --data, or in"
+            " CHIMERA_SHARED_DATA."
+        )
+    return read_lines(path)
+
+
 def mathcoder(data: Path) -> Iterator[Program]:
-    questions = {row["idx"]: row["question"] for row in read_lines(data / GSM8K)}
-    for row in read_lines(data / GSM8K_STAGES):
+    questions = {row["idx"]: row["question"] for row in lines_of(data / GSM8K)}
+    for row in lines_of(data / GSM8K_STAGES):
         text = questions[row["idx"]]
         tokens = word_tokens(text)
         calls = enumerate(llm_calls(row["stages"], tokens), start=1)
@@ -79,7 +88,7 @@ def mathcoder(data: Path) -> Iterator[Program]:
 
 
 def mapcoder(data: Path) -> Iterator[Program]:
-    for row in read_lines(data / MAPCODER):
+    for row in lines_of(data / MAPCODER):
         text, workflow = row["question"], row["workflow"]
         tokens = word_tokens(text)
         stages = [("all calls", tokens, row["completion_tokens"])]
@@ -87,7 +96,7 @@ def mapcoder(data: Path) -> Iterator[Program]:
 
 
 def mmlu_pro(data: Path) -> Iterator[Program]:
-    for row in read_lines(data / MMLU_PRO):
+    for row in lines_of(data / MMLU_PRO):
         question, category = row["question"], row["category"]
         letters = zip("ABCDEFGHIJ", row["options"], strict=False)
         asked = "\n".join([question, *(f"{letter}. {option}" for letter, option in letters)])
@@ -101,7 +110,7 @@ def mmlu_pro(data: Path) -> Iterator[Program]:
 
 
 def gsm8k(data: Path) -> Iterator[Program]:
-    for row in read_lines(data / GSM8K):
+    for row in lines_of(data / GSM8K):
         text = row["question"]
         tokens = word_tokens(text)
         for model, outcome in row["models"].items():
@@ -123,13 +132,7 @@ def load(data: Path, name: str) -> pd.DataFrame:
     Raises:
         DataError: a file is missing.
     """
-    try:
-        return rows_of(DATA_SETS[name](data))
-    except FileNotFoundError as error:
-        raise DataError(
-            f"{error.filename} is missing: give the folder of the public data with --data, or in"
-            " CHIMERA_SHARED_DATA."
-        ) from error
+    return rows_of(DATA_SETS[name](data))
 
 
 def rows_of(programs: Iterator[Program]) -> pd.DataFrame:

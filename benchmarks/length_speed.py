@@ -6,15 +6,15 @@ Estimators of six models are fitted on 10,000 programs each: MMLU-Pro as in ``le
 has 6,671 questions, and more that have one question's text and lengths and another's options. Size
 is that of the directory that is written, per model.
 
-A prompt is made of questions that the predictor was fitted on in part, cut at a number of words and
-punctuation marks. No text is predicted twice, since the columns of texts are remembered. A row
-stands for everything from a request to three quantiles, with and without counting the tokens of its
-text, for which FILE is a ``tokenizer.json``, by default the pocket models' own: its vocabulary is
-small, and a large one counts at another speed. The estimator alone is compared with the library
-that fitted it, on the same rows and with one thread.
+A prompt is questions behind each other, cut at a number of words and punctuation marks. What was
+counted in a text is remembered, so each text is new but where it says otherwise. A row takes
+everything from a request to three quantiles, with and without counting the tokens of its text. FILE
+is the ``tokenizer.json`` to count with, by default the pocket models': its vocabulary is small, so
+that it finds more tokens in a text than those of large models do. The estimator alone is compared
+with the library that fitted it, on the same rows and with one thread.
 
-``--million`` fits 1 million stages, of programs with three, in a process of their own, whose peak
-memory is shown. Times are the wall's and the processor's. Compilation is not timed.
+``--million`` also fits a million stages, of programs with three, in a process of its own, and shows
+its peak memory. Times are the wall's and the processor's. Compilation is not timed.
 """
 
 import argparse
@@ -41,7 +41,6 @@ from chimera_train.length.settings import LengthSettings
 from chimera_train.length.store import write_length
 from chimera_train.output import Output, table
 from chimera_train.predict.features import StageRequest
-from chimera_train.predict.length import LengthPredictor
 from chimera_train.predict.tokens import TokenCounter
 
 POCKET = Path(__file__).parents[1] / "chimera_train" / "pool" / "pocket" / "qwen" / "tokenizer.json"
@@ -49,9 +48,8 @@ PROGRAMS = 10_000
 WORDS = (110, 1000)
 QUANTILES = (0.1, 0.5, 0.9)
 CALLS = 2000
-BATCH = 64
 LIBRARY_CALLS = 300
-BATCHES = 100
+BATCH, BATCHES = 64, 100
 STAGES = ("solve", "verify", "revise")
 MILLION = 1_000_000
 
@@ -174,7 +172,6 @@ def latency(
     ``outside``, the share that the predictor takes for unlike its training data, is not of those.
     """
     predictor = fitted.predictor
-    assert isinstance(predictor, LengthPredictor)  # noqa: S101  # targets are not ranks here
     models = itertools.cycle(SIX)
 
     def requests(n: int) -> list[StageRequest]:
