@@ -211,7 +211,7 @@ def prepare(data: Path, name: str, directory: Path) -> dict[str, int]:
 def _tables(name: str, outcomes: Iterator[Program]) -> dict[str, list[dict[str, Any]]]:
     programs, stages, questions = [], [], {}
     for outcome in outcomes:
-        question_id = f"{name}-{_hash(outcome.question)}"
+        question_id = f"{name}-{text_id(outcome.question)}"
         questions[question_id] = {
             "question_id": question_id,
             "task": name,
@@ -263,7 +263,8 @@ def _normalised(text: str) -> str:
     return " ".join(re.findall(r"\w+", text.lower()))
 
 
-def _hash(text: str) -> str:
+def text_id(text: str) -> str:
+    """The same for texts that differ in case, punctuation or white space alone."""
     return hashlib.sha256(_normalised(text).encode()).hexdigest()[:16]
 
 
