@@ -212,19 +212,23 @@ class LengthPredictor:
             else:
                 logs[row] += outside[row] * (in_cell - logs[row])
         if above is None:
-            logs = _calibrated(logs, asked, [cell for cell, _ in found])
+            logs = _calibrated(logs, asked, [cell for cell, _ in found], 1.0 - outside)
         # A millionth of a token, so that whole numbers survive the way through the logarithm.
         tokens = np.round(np.maximum(np.expm1(logs[:, :-1]), 0.0), 6)
         return Predicted(tokens, source, outside)
 
 
-def _calibrated(logs: Floats, quantiles: Sequence[float], cells: Sequence[Cell]) -> Floats:
+def _calibrated(
+    logs: Floats, quantiles: Sequence[float], cells: Sequence[Cell], share: Floats
+) -> Floats:
     """Quantiles with the cells' corrections, which are whole at ``INTERVAL`` and none at ½.
 
-    The last column is the median, which no other crosses.
+    They correct the estimator, so a mixture gets its ``share``, shape (n,), of them. The last
+    column is the median, which no other crosses.
     """
     q, (low, high), median = np.asarray(quantiles), INTERVAL, logs[:, -1:]
     ends = np.array([(cell.low, cell.high) for cell in cells]).reshape(len(cells), 2)
+    ends *= share[:, None]
     lower = logs + ends[:, :1] * np.clip((0.5 - q) / (0.5 - low), 0, 1)
     upper = logs + ends[:, 1:] * np.clip((q - 0.5) / (high - 0.5), 0, 1)
     logs = np.where(q < 0.5, np.minimum(lower, median), np.maximum(upper, median))
