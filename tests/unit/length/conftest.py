@@ -100,7 +100,9 @@ def learnable() -> Callable[..., TraceBuilder]:
 
 @pytest.fixture
 def quick() -> LengthSettings:
-    return LengthSettings(n_estimators=8, min_samples_leaf=2, sketch_components=4, n_jobs=1)
+    return LengthSettings(
+        per_model=True, n_estimators=8, min_samples_leaf=2, sketch_components=4, n_jobs=1
+    )
 
 
 @pytest.fixture

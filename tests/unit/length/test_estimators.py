@@ -54,7 +54,7 @@ def test_the_predictor_is_the_estimators(
         assert inside.mean() > 0.5
         expected = medians(fitted, model if per_model else POOLED, X)
         np.testing.assert_allclose(found.tokens[inside, 0], expected[inside], atol=2e-6)
-        assert fitted.n_rows[model] == (~reserved(own["question_id"])).sum()
+        assert fitted.n_rows[model] == len(own)
 
 
 def test_pooled_estimators_are_told_the_model(
@@ -70,43 +70,21 @@ def test_pooled_estimators_are_told_the_model(
         assert column.tolist() == (rows["model"] == name.removeprefix("model=")).tolist()
 
 
-def test_pooled_estimators_learn_from_questions_that_other_models_answered(
-    learnable: Callable[..., Any], quick: LengthSettings
+def test_intervals_are_calibrated_by_estimators_that_did_not_see_the_reserved_questions(
+    learnable: Callable[..., Any], quick: LengthSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each model answers other questions; large models write twice as much."""
-    few = stage_rows(learnable(40, ("package:small",)).traces())
-    many = stage_rows(learnable(200, ("unused", "package:large"), prefix="other").traces())
-    rows = pd.concat([few, many[many["model"] == "package:large"]], ignore_index=True)
-    unseen = stage_rows(learnable(60, ("package:small",), seed=1, prefix="new").traces())
-    errors = []
-    for per_model in (True, False):
-        settings = quick.model_copy(update={"per_model": per_model, "max_features": 1.0})
-        predictor = fit_estimators(rows, settings).predictor
-        predicted = predictor.predict("package:small", stage_requests(unseen))[:, 0]
-        errors.append(np.abs(np.log1p(predicted) - np.log1p(unseen["target_tokens"])).mean())
-    apart, together = errors
-    assert together < apart + 0.02
+    rows = stage_rows(learnable(40).traces())
+    seen = []
 
+    def recorded(table: pd.DataFrame, *others: Any) -> Any:
+        seen.append(set(table["question_id"]))
+        return training_table(table, *others)
 
-@pytest.mark.parametrize("estimator", [{}, BOOSTED])
-def test_reserved_questions_are_not_fitted_on(
-    learnable: Callable[..., Any], quick: LengthSettings, estimator: dict[str, Any]
-) -> None:
-    quick = quick.model_copy(update=estimator)
-    rows = stage_rows(learnable(300).traces())
+    monkeypatch.setattr("chimera_train.length.estimators.training_table", recorded)
+    fit_estimators(rows, quick)
     is_kept = reserved(rows["question_id"])
-    assert 0 < is_kept.mean() < 0.2
-    changed = rows.copy()
-    changed.loc[is_kept, "target_tokens"] = 9999
-    changed.loc[is_kept, "text"] = "quite another text"
-    first, second = (fit_estimators(table, quick).predictor for table in (rows, changed))
-    requests = stage_requests(rows[rows["model"] == "package:small"])
-    np.testing.assert_array_equal(
-        *(predictor.predict("package:small", requests) for predictor in (first, second))
-    )
-    high = [p.predict("package:small", requests, [0.9]).mean() for p in (first, second)]
-    assert high[0] < high[1]  # they only move the ends of the intervals
-    assert first.bounds == second.bounds
+    assert is_kept.any()
+    assert seen == [set(rows.loc[~is_kept, "question_id"]), set(rows["question_id"])]
 
 
 def test_the_template_overhead_is_what_messages_do_not_explain(
