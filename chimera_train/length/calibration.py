@@ -28,6 +28,8 @@ __all__ = ["LEAST_ROWS", "calibrated", "covered", "observed_cells", "reserved"]
 #: Reserved rows from which a cell gets corrections of its own; with fewer, the ranks that conformal
 #: prediction takes overshoot, and a wider cell's are used.
 LEAST_ROWS = 100
+#: Of everything, with fewer of which nothing is corrected.
+_FEWEST_ROWS = 20
 
 _PARTS = 4
 _TAIL = INTERVAL[0]
@@ -110,7 +112,7 @@ class _Corrections:
             for name in given:
                 if getattr(cell, name) is not None:
                     is_in &= self._names[name] == getattr(cell, name)
-            if is_in.sum() >= LEAST_ROWS:
+            if is_in.sum() >= (LEAST_ROWS if given else _FEWEST_ROWS):
                 low, high = (_conformal(column) for column in self._excess[is_in].T)
                 return {"low": -low, "high": high}
         return {"low": 0.0, "high": 0.0}

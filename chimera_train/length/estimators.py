@@ -122,6 +122,7 @@ def training_table(
         sorted(rows["model"].unique()),
         sketch,
         pooled=not settings.per_model,
+        remembered_texts=rows["text"].nunique(),
     )
     X = np.empty((len(rows), features.n_features), dtype=np.float32)
     for model, own in rows.groupby("model").indices.items():

@@ -6,6 +6,7 @@ in, and where that was not either, everything of the model; for a model that was
 cells, workflows and everything of all models together.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -52,9 +53,12 @@ class Cell(Settings):
         self, quantiles: Sequence[float], above: float = -np.inf
     ) -> npt.NDArray[np.float64]:
         """Quantiles of the lengths that exceed ``above``; NaN where none does."""
-        tokens = np.asarray(self.tokens)
-        tokens = tokens[tokens > above]
-        return np.quantile(tokens, quantiles) if len(tokens) else np.full(len(quantiles), np.nan)
+        first = bisect_right(self.tokens, above)
+        n = len(self.tokens) - first
+        if n == 0:
+            return np.full(len(quantiles), np.nan)
+        # As np.quantile does, which takes ten times as long to begin.
+        return np.interp(np.asarray(quantiles) * (n - 1), np.arange(n), self.tokens[first:])
 
 
 class Cells:

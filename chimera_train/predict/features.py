@@ -29,8 +29,6 @@ FEATURES_VERSION = 2
 
 _COUNTS = ("system_tokens", "user_tokens", "prompt_tokens")
 _SINCE = ("earlier_runs", "other_tokens", "prompt_growth")
-# Texts whose columns are remembered: a request is predicted for one model after another.
-_REMEMBERED_TEXTS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +76,8 @@ class Features:
         models: those that have a direction of their own at the end of the sketch, in its order.
         sketch: None leaves the text columns out.
         pooled: one predictor serves all models, which the model's name is a feature of.
+        remembered_texts: texts whose columns are kept, for a request is predicted for one model
+            after another.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class Features:
         sketch: Sketch | None,
         *,
         pooled: bool = False,
+        remembered_texts: int = 256,
     ) -> None:
         self.workflows = tuple(workflows)
         self.stages = tuple(stages)
@@ -103,7 +104,7 @@ class Features:
         self._n_numbers = len(_COUNTS) + len(HISTORY_COLUMNS) + len(_SINCE)
         self._name_column = {name: self.columns.index(name) for name in names}
         self._first_text = self._n_numbers + len(names)
-        self._text_columns = lru_cache(_REMEMBERED_TEXTS)(self._columns_of_text)
+        self._text_columns = lru_cache(remembered_texts)(self._columns_of_text)
 
     @property
     def n_features(self) -> int:

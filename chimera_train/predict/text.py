@@ -17,7 +17,7 @@ import numpy.typing as npt
 from chimera_train.errors import DataError
 from chimera_train.files import read_json, write_json
 from chimera_train.predict.arrays import load_arrays, save_arrays
-from chimera_train.predict.text_columns import TERM
+from chimera_train.predict.text_columns import terms_of
 
 __all__ = ["TextSketch"]
 
@@ -70,10 +70,10 @@ class TextSketch:
         A text without a known term is all zeros. Novelty is the share of the text's distinct words
         that are not in the vocabulary, 0 to 1.
         """
-        words = TERM.findall(text.lower())
-        pairs = map(" ".join, pairwise(words))
-        counts = Counter(filter(self._column.__contains__, chain(words, pairs)))
-        distinct = set(words)
+        terms = terms_of(text)
+        pairs = map(" ".join, pairwise(terms))
+        counts = Counter(filter(self._column.__contains__, chain(terms, pairs)))
+        distinct = set(terms)
         unknown = sum(word not in counts for word in distinct)
         novelty = unknown / len(distinct) if distinct else 0.0
         if not counts:

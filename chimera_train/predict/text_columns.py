@@ -6,11 +6,12 @@ or blank line, which is where a question with options, or with a history behind 
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["TERM", "TEXT_COLUMNS", "text_columns"]
+__all__ = ["TERM", "TEXT_COLUMNS", "terms_of", "text_columns"]
 
 #: A word of a text, after lower-casing. Unlike scikit-learn's default it keeps words of one
 #: character: in arithmetic the digits are the content.
@@ -48,20 +49,28 @@ for _column, _characters in enumerate(_CLASSES.values()):
     _IS_IN[list(_characters.encode()), _column] = 1
 
 
+@lru_cache(maxsize=2)
+def terms_of(text: str) -> Sequence[str]:
+    """The terms of a text, in order; kept for the other who looks at the same text."""
+    return TERM.findall(text.lower())
+
+
 def text_columns(text: str) -> npt.NDArray[np.float32]:
     """The values of ``TEXT_COLUMNS``, all finite."""
-    end = _STEM_END.search(text, re.match(r"\s*", text).end())  # type: ignore[union-attr]
-    whole = _counted(text)
-    stem = _counted(text[: end.start()]) if end else whole
+    end = _STEM_END.search(text, len(text) - len(text.lstrip()))
+    whole = _counted(text, terms_of(text))
+    stem = whole
+    if end:
+        start = text[: end.start()]
+        stem = _counted(start, TERM.findall(start.lower()))
     lines = [line for line in text.split("\n") if line.strip()]
     values = [*whole, *stem, *_lengths(lines), *_options(lines), _largest_number(text)]
     return np.array(values, dtype=np.float32)
 
 
-def _counted(text: str) -> list[float]:
+def _counted(text: str, terms: Sequence[str]) -> list[float]:
     encoded = np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
     classes = np.bincount(encoded, minlength=256) @ _IS_IN
-    terms = TERM.findall(text.lower())
     numbers = list(filter(str.isdigit, terms))
     counts = map(len, (terms, set(terms), numbers, set(numbers)))
     return [len(text), *classes.tolist(), *counts]
