@@ -50,9 +50,10 @@ from chimera_train.traces.split import HOLDOUT_FOLD
 # Name in the tables → what a row is ordered by without fitting.
 BASELINES = {"prompt length": "prompt_length", "cell median": "stage_median"}
 ESTIMATORS: Mapping[str, dict[str, Any]] = {
-    "forest": {},
+    "forest per model": {"per_model": True},
     "pooled forest": {"per_model": False},
-    "boosted": {"estimator": "boosted"},
+    "boosted per model": {"estimator": "boosted", "per_model": True},
+    "pooled boosted": {"estimator": "boosted", "per_model": False},
 }
 EACH_MODEL = ("mmlu-pro", "gsm8k")
 # In order of their names, so that nobody chose them; all are measured but the last, physics.
