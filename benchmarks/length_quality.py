@@ -224,7 +224,7 @@ def report(data_sets: Mapping[str, Any], left_out: Mapping[str, Any]) -> Iterato
     per_model = [
         [name, model, *(of[order]["per_model"][model] for order in orders)]
         for name, of in distances_of.items()
-        for model in of["forest"]["per_model"]
+        for model in of["pooled forest"]["per_model"]
     ]
     yield table(["data", "model", *orders], per_model)
     if left_out:
