@@ -146,11 +146,13 @@ class Gateway:
     async def _answer(self, trip: Trip, headers: Headers, reply: Reply) -> None:
         while True:
             prediction = trip.prediction = await self._predict_for(trip)
-            tokens = prediction.remaining_tokens
+            tokens, overrun = prediction.remaining_tokens, prediction.overrun_tokens
+            unknown = np.zeros(len(self._everything))
             request = Request(
                 request_id=next(self._request_ids),
                 program_id=trip.program.program_id,
-                remaining_tokens=np.zeros(len(self._everything)) if tokens is None else tokens,
+                remaining_tokens=unknown if tokens is None else tokens,
+                overrun_tokens=unknown if overrun is None else overrun,
                 confidence=prediction.confidence,
             )
             try:

@@ -42,6 +42,10 @@ class Length(Protocol):
         self, model: str, requests: Sequence[StageRequest], quantiles: Sequence[float] = ...
     ) -> _Floats: ...
 
+    def remaining_after(
+        self, model: str, requests: Sequence[StageRequest], generated: Sequence[int]
+    ) -> _Floats: ...
+
 
 class Counter(Protocol):
     """Tokens of a plain text."""
@@ -96,20 +100,23 @@ class Prediction:
     Attributes:
         remaining_tokens: ŷ of each engine, shape (n_engines,), 0 for those not asked for; None if
             the policy does not need it.
+        overrun_tokens: what more is expected of a program that has outlived ŷ; likewise.
         confidence: q of each engine, shape (n_engines,), or None.
     """
 
     remaining_tokens: npt.NDArray[np.float64] | None
+    overrun_tokens: npt.NDArray[np.float64] | None
     confidence: npt.NDArray[np.float64] | None
 
 
 def predict_batch(predictors: Predictors, queries: Sequence[Query]) -> list[Prediction]:
     """Predict for several requests at once: one router call, one forest call for each model."""
-    remaining_tokens = _remaining_tokens(predictors, queries)
+    remaining_tokens, overrun_tokens = _lengths(predictors, queries)
     confidence = _confidence(predictors, queries)
     return [
         Prediction(
             remaining_tokens[index] if query.with_lengths else None,
+            overrun_tokens[index] if query.with_lengths else None,
             confidence[index] if query.with_confidence else None,
         )
         for index, query in enumerate(queries)
@@ -127,9 +134,11 @@ def _confidence(predictors: Predictors, queries: Sequence[Query]) -> npt.NDArray
     return result
 
 
-def _remaining_tokens(predictors: Predictors, queries: Sequence[Query]) -> npt.NDArray[np.float64]:
-    """ŷ, shape (n, n_engines); what was not asked for is zero."""
-    result = np.zeros((len(queries), len(predictors.models)))
+def _lengths(
+    predictors: Predictors, queries: Sequence[Query]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """ŷ and what is left beyond it, shape (n, n_engines); what was not asked for is zero."""
+    remaining, overrun = np.zeros((2, len(queries), len(predictors.models)))
     counts = _PromptTokens(queries)
     for model in dict.fromkeys(predictors.models):
         engines = [e for e, served in enumerate(predictors.models) if served == model]
@@ -146,8 +155,11 @@ def _remaining_tokens(predictors: Predictors, queries: Sequence[Query]) -> npt.N
                 for index in asked
             ]
             median = predictors.length.predict(model, requests)[:, 0]
-            result[np.ix_(asked, engines)] = median[:, None]
-    return result
+            outlived = np.rint(median).astype(np.int64).tolist()
+            beyond = predictors.length.remaining_after(model, requests, outlived)[:, 0]
+            remaining[np.ix_(asked, engines)] = median[:, None]
+            overrun[np.ix_(asked, engines)] = beyond[:, None]
+    return remaining, overrun
 
 
 class Batcher(Generic[Q, R]):

@@ -60,7 +60,7 @@ class Views(NamedTuple):
     """What is known of each engine when a request is to be placed, shape (n_engines,) each.
 
     Attributes:
-        remaining_tokens, confidence: as in ``model.Request``.
+        remaining_tokens, overrun_tokens, confidence: as in ``model.Request``.
         order_by: what its queue is ordered by, the least first: tokens or a rank. Zeros: by
             arrival.
         cost: of the request, in micro-dollars.
@@ -70,6 +70,7 @@ class Views(NamedTuple):
     """
 
     remaining_tokens: Floats
+    overrun_tokens: Floats
     order_by: Floats
     confidence: Floats
     cost: Floats
@@ -89,8 +90,8 @@ def admit(
 ) -> tuple[int, int, int]:
     """Choose an engine for a request in a free slot and queue it there.
 
-    At least one engine is up, unless the program has one; then only ``remaining_tokens`` and
-    ``order_by`` of the views count. Only a program without an engine is refused, and only if it
+    At least one engine is up, unless the program has one; then only ``remaining_tokens``,
+    ``overrun_tokens`` and ``order_by`` of the views count. Only a program without an engine is refused, and only if it
     ``may_refuse``.
 
     Returns:
@@ -110,7 +111,8 @@ def admit(
     key = int(np.rint(views.order_by[engine]))
     if state.program_behind[program]:
         key += queueing.BEHIND
-    monitor.place(state, program, engine, remaining)
+    overrun = int(np.rint(views.overrun_tokens[engine]))
+    monitor.place(state, program, engine, remaining, overrun)
     queueing.add(state, engine, request, key)
     state.request_program[request] = program
     state.request_engine[request] = engine

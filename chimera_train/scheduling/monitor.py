@@ -7,11 +7,17 @@ __all__ = ["clear", "evict", "forget", "place", "stream"]
 
 
 @in_place
-def place(state: SchedulerState, program: int, engine: int, tokens: int) -> None:
-    """The program runs on ``engine`` and ``tokens`` are still to come; replaces what was."""
+def place(
+    state: SchedulerState, program: int, engine: int, tokens: int, overrun_tokens: int
+) -> None:
+    """The program runs on ``engine`` and ``tokens`` are still to come; replaces what was.
+
+    Once those have come and it still runs, ``overrun_tokens`` more are expected.
+    """
     _drop(state, program)
     state.program_engine[program] = engine
     state.program_remaining[program] = tokens
+    state.program_overrun[program] = overrun_tokens
     state.in_flight_tokens[engine] += tokens
 
 
@@ -19,12 +25,20 @@ def place(state: SchedulerState, program: int, engine: int, tokens: int) -> None
 def stream(state: SchedulerState, program: int, engine: int, tokens: int) -> None:
     """``tokens`` came from ``engine``; the remaining length never falls below zero.
 
-    Tokens from an engine that the program has left change nothing.
+    A program that has outlived what was expected is not about to end: the overrun is added, which
+    doubles with each time that it is not enough, as what is left of a heavy tail does. Where no
+    overrun is known, nothing is expected any more. Tokens from an engine that the program has left
+    change nothing.
     """
     if state.program_engine[program] == engine:
-        seen = min(tokens, state.program_remaining[program])
-        state.program_remaining[program] -= seen
-        state.in_flight_tokens[engine] -= seen
+        before = state.program_remaining[program]
+        after = before - tokens
+        while after <= 0 < state.program_overrun[program]:
+            after += state.program_overrun[program]
+            state.program_overrun[program] *= 2
+        after = max(after, 0)
+        state.program_remaining[program] = after
+        state.in_flight_tokens[engine] += after - before
 
 
 @in_place

@@ -44,6 +44,7 @@ class SchedulerState(NamedTuple):
         arrivals: requests queued so far, shape (1,).
         program_engine: engine of a program or NOWHERE, shape (program slots,).
         program_remaining: its predicted tokens still to come, shape (program slots,).
+        program_overrun: what more is expected once those have come, shape (program slots,).
         program_behind: whether its requests are served behind all others, bool, (program slots,).
         request_program, request_engine, request_status: shape (request slots,).
         request_key: what a queue is ordered by, the least first, shape (request slots,).
@@ -63,6 +64,7 @@ class SchedulerState(NamedTuple):
     arrivals: Ints
     program_engine: Ints
     program_remaining: Ints
+    program_overrun: Ints
     program_behind: npt.NDArray[np.bool_]
     request_program: Ints
     request_engine: Ints
@@ -89,6 +91,7 @@ def empty_state(
         arrivals=np.zeros(1, dtype=np.int64),
         program_engine=np.full(programs, NOWHERE, dtype=np.int64),
         program_remaining=np.zeros(programs, dtype=np.int64),
+        program_overrun=np.zeros(programs, dtype=np.int64),
         program_behind=np.zeros(programs, dtype=np.bool_),
         request_program=np.zeros(requests, dtype=np.int64),
         request_engine=np.zeros(requests, dtype=np.int64),
@@ -106,6 +109,7 @@ def with_program_slots(state: SchedulerState, n: int) -> SchedulerState:
     return state._replace(
         program_engine=_longer(state.program_engine, n, NOWHERE),
         program_remaining=_longer(state.program_remaining, n),
+        program_overrun=_longer(state.program_overrun, n),
         program_behind=_longer(state.program_behind, n),
     )
 

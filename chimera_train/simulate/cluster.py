@@ -141,6 +141,7 @@ def _programs(
         prompt_tokens=_ints(workload.prompt_tokens),
         output_tokens=_ints(workload.output_tokens),
         remaining_tokens=_floats(workload.remaining_tokens),
+        overrun_tokens=_floats(workload.overrun_tokens),
         order_by=_floats(order_by),
         stops=np.array(workload.stops, dtype=np.bool_, order="C"),
         tool_ms=_floats(workload.tool_ms),

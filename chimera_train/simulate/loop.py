@@ -164,6 +164,7 @@ def _choose(sim: Sim, program: int, row: int, now_ms: float) -> int:
             scratch.views.confidence[engine] = programs.confidence[question, engine]
             stage = _stage(programs, scratch.trajectory[engine], log.stage_index[row])
         scratch.views.remaining_tokens[engine] = programs.remaining_tokens[stage]
+        scratch.views.overrun_tokens[engine] = programs.overrun_tokens[stage]
         scratch.views.order_by[engine] = programs.order_by[stage]
         if is_free and sim.policy.kind == UTILITY:
             scratch.views.cost[engine] = (

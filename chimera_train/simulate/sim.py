@@ -29,8 +29,8 @@ class Programs(NamedTuple):
         question, luck: as in ``Arrivals``, shape (n,).
         first_trajectory, n_samples, confidence: as in ``Workload``, shape (n_questions,
             n_engines).
-        first_stage, prompt_tokens, output_tokens, remaining_tokens, stops, tool_ms: as in
-            ``Workload``.
+        first_stage, prompt_tokens, output_tokens, remaining_tokens, overrun_tokens, stops,
+            tool_ms: as in ``Workload``.
         order_by: as ``Workload.order_by`` has it for the policy's order.
     """
 
@@ -45,6 +45,7 @@ class Programs(NamedTuple):
     prompt_tokens: Ints
     output_tokens: Ints
     remaining_tokens: Floats
+    overrun_tokens: Floats
     order_by: Floats
     stops: npt.NDArray[np.bool_]
     tool_ms: Floats

@@ -5,7 +5,7 @@ simulated program is a question; routed to model m it follows one of m's traject
 prediction a scheduler would ask for is made once, here, on the very texts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -57,6 +57,12 @@ class LengthModel(_Fitted, Protocol):
         """ŷ, shape (n, 1)."""
         ...
 
+    def remaining_after(
+        self, model: str, requests: Sequence[StageRequest], generated: Sequence[int]
+    ) -> npt.NDArray[np.floating]:
+        """Median of what is left once so many tokens are generated, shape (n, 1)."""
+        ...
+
 
 class RankModel(_Fitted, Protocol):
     """What is needed of a ranker (``predict.ranker.Ranker``)."""
@@ -85,6 +91,8 @@ class Workload:
         tool_ms: what the tools take that run between the stage before and this one, (n_stages,).
         remaining_tokens: ŷ of the program from the stage on, shape (n_stages,); zeros without a
             length predictor.
+        overrun_tokens: what more is expected of a program that has outlived ŷ, shape (n_stages,);
+            zeros where ŷ is what will be, or not known.
         stage_tokens: predicted tokens of the stage alone, shape (n_stages,); None without a
             predictor of stages.
         rank: place of its learned score among all, shape (n_stages,); None without a ranker.
@@ -101,6 +109,7 @@ class Workload:
     prompt_tokens: npt.NDArray[np.int64]
     output_tokens: npt.NDArray[np.int64]
     remaining_tokens: npt.NDArray[np.float64]
+    overrun_tokens: npt.NDArray[np.float64]
     stops: npt.NDArray[np.bool_]
     tool_ms: npt.NDArray[np.float64]
     stage_tokens: npt.NDArray[np.float64] | None = None
@@ -198,11 +207,12 @@ def workload_from_traces(
     else:
         texts = stages["text"].iloc[first_stage[first_trajectory[:, 0]]].tolist()
         confidence = _confidence(router, models, texts)
-    remaining_tokens = np.zeros(len(stages))
+    remaining_tokens, overrun_tokens = np.zeros(len(stages)), np.zeros(len(stages))
     if length == ORACLE:
         remaining_tokens = _still_to_come(first_stage, output_tokens)
     elif length is not None:
         remaining_tokens = _predicted("length predictor", length, models, stages)
+        overrun_tokens = _overrun(length, models, stages, remaining_tokens)
     stage_tokens = None
     if stage_length == ORACLE:
         stage_tokens = output_tokens.astype(np.float64)
@@ -226,6 +236,7 @@ def workload_from_traces(
         prompt_tokens=stages["prompt_tokens"].to_numpy(dtype=np.int64),
         output_tokens=output_tokens,
         remaining_tokens=remaining_tokens,
+        overrun_tokens=overrun_tokens,
         # An output without a reason, which other logs may have, is taken to have been cut off.
         stops=(stages["finish_reason"] == "stop").to_numpy(dtype=np.bool_, na_value=False),
         tool_ms=np.zeros(len(stages)),
@@ -300,10 +311,31 @@ def _predicted(
     # A length predictor would take the lengths of other models for those of one it does not know.
     _check_fitted(what, predictor.models, models)
     found = np.zeros(len(stages))
+    for model, rows, requests in _requests(models, stages):
+        found[rows] = predictor.predict(model, requests).reshape(len(rows))
+    return found
+
+
+def _overrun(
+    predictor: LengthModel,
+    models: Sequence[str],
+    stages: pd.DataFrame,
+    remaining_tokens: npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:
+    """What more is expected of programs that have outlived ``remaining_tokens``, (n_stages,)."""
+    found = np.zeros(len(stages))
+    for model, rows, requests in _requests(models, stages):
+        outlived = np.rint(remaining_tokens[rows]).astype(np.int64).tolist()
+        found[rows] = predictor.remaining_after(model, requests, outlived)[:, 0]
+    return found
+
+
+def _requests(
+    models: Sequence[str], stages: pd.DataFrame
+) -> Iterator[tuple[str, npt.NDArray[np.int64], list[StageRequest]]]:
+    """Each model with the rows of its stages, as the gateway would have seen them."""
     columns = [stages[field].tolist() for field in StageRequest.__dataclass_fields__]
     requests = [StageRequest(*values) for values in zip(*columns, strict=True)]
     for model in models:
         rows = np.flatnonzero(stages["model"] == model)
-        predicted = predictor.predict(model, [requests[row] for row in rows])
-        found[rows] = predicted.reshape(len(rows))
-    return found
+        yield model, rows, [requests[row] for row in rows]
