@@ -129,9 +129,7 @@ class Dispatcher:
         """Run one request through the idle scheduler, which compiles its decisions."""
         n = len(self._engines)
         confidence = np.ones(n) if self.needs_confidence else None
-        engine = self._scheduler.admit(
-            Request(-1, "", np.ones(n), np.ones(n), confidence), 0.0
-        ).engine
+        engine = self._scheduler.admit(Request(-1, "", np.ones(n), confidence), 0.0).engine
         self._scheduler.pop(engine, 0.0)
         self._scheduler.on_fail(-1)
         self._scheduler.on_program_end("")

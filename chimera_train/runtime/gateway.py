@@ -146,14 +146,13 @@ class Gateway:
     async def _answer(self, trip: Trip, headers: Headers, reply: Reply) -> None:
         while True:
             prediction = trip.prediction = await self._predict_for(trip)
-            tokens, overrun = prediction.remaining_tokens, prediction.overrun_tokens
-            unknown = np.zeros(len(self._everything))
+            tokens = prediction.remaining_tokens
             request = Request(
                 request_id=next(self._request_ids),
                 program_id=trip.program.program_id,
-                remaining_tokens=unknown if tokens is None else tokens,
-                overrun_tokens=unknown if overrun is None else overrun,
+                remaining_tokens=np.zeros(len(self._everything)) if tokens is None else tokens,
                 confidence=prediction.confidence,
+                overrun_tokens=prediction.overrun_tokens,
             )
             try:
                 async with self.dispatcher.slot(request) as slot:

@@ -91,8 +91,8 @@ def admit(
     """Choose an engine for a request in a free slot and queue it there.
 
     At least one engine is up, unless the program has one; then only ``remaining_tokens``,
-    ``overrun_tokens`` and ``order_by`` of the views count. Only a program without an engine is refused, and only if it
-    ``may_refuse``.
+    ``overrun_tokens`` and ``order_by`` of the views count. Only a program without an engine is
+    refused, and only if it ``may_refuse``.
 
     Returns:
         The engine, the number of the reason, and the key that the queue is ordered by. The engine

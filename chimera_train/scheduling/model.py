@@ -32,17 +32,17 @@ class Request:
         remaining_tokens: ŷ, shape (n_engines,): the program's predicted output tokens from this
             stage on, by each engine's model. For a program that has an engine only that engine's
             entry is used; where ``Scheduler.needs_lengths`` is false, zeros will do.
-        overrun_tokens: what more is expected of it once it has outlived ŷ, shape (n_engines,); zeros
-            if nothing is known of that.
         confidence: q, shape (n_engines,): each engine's model's chance of success, in 0..1. None
             when the program already has an engine, or ``Scheduler.needs_confidence`` is false.
+        overrun_tokens: what more is expected of the program once it has outlived ŷ, shape
+            (n_engines,); None: nothing is.
     """
 
     request_id: int
     program_id: str
     remaining_tokens: npt.NDArray[np.float64]
-    overrun_tokens: npt.NDArray[np.float64]
     confidence: npt.NDArray[np.float64] | None
+    overrun_tokens: npt.NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, slots=True)

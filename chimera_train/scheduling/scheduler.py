@@ -131,10 +131,11 @@ class Scheduler:
         if self._requests.get(request.request_id) is not None:
             raise ValueError(f"request {request.request_id} is already live")
         shape = self._state.up.shape
-        tokens = request.remaining_tokens
-        for told in (tokens, request.overrun_tokens):
+        tokens, overrun = request.remaining_tokens, request.overrun_tokens
+        overrun = np.zeros(shape) if overrun is None else overrun
+        for told in (tokens, overrun):
             if told.shape != shape or not np.isfinite(told).all() or told.min() < 0:
-                raise ValueError(f"predicted tokens must be {shape[0]} finite values >= 0")
+                raise ValueError(f"remaining_tokens must be {shape[0]} finite values >= 0")
         confidence = request.confidence
         if self.engine_of(request.program_id) is None:
             if not self._state.up.any():
@@ -144,7 +145,7 @@ class Scheduler:
         load_ms, unknown = np.empty(shape), np.zeros(shape)
         views = core.Views(
             remaining_tokens=tokens,
-            overrun_tokens=request.overrun_tokens,
+            overrun_tokens=overrun,
             order_by=tokens if self._policy.order == "stjf" else unknown,
             confidence=unknown if confidence is None else confidence,
             cost=unknown,

@@ -129,6 +129,9 @@ def _programs(
     columns = [list(workload.models).index(spec.model) for spec in pool.engines]
     n = len(arrivals.times_ms)
     think_ms = np.zeros(n) if arrivals.think_ms is None else arrivals.think_ms
+    overrun = workload.overrun_tokens
+    if overrun is None:
+        overrun = np.zeros(len(workload.remaining_tokens))
     return Programs(
         arrival_ms=_floats(arrivals.times_ms),
         think_ms=_floats(think_ms),
@@ -141,7 +144,7 @@ def _programs(
         prompt_tokens=_ints(workload.prompt_tokens),
         output_tokens=_ints(workload.output_tokens),
         remaining_tokens=_floats(workload.remaining_tokens),
-        overrun_tokens=_floats(workload.overrun_tokens),
+        overrun_tokens=_floats(overrun),
         order_by=_floats(order_by),
         stops=np.array(workload.stops, dtype=np.bool_, order="C"),
         tool_ms=_floats(workload.tool_ms),

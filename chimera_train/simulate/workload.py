@@ -91,10 +91,10 @@ class Workload:
         tool_ms: what the tools take that run between the stage before and this one, (n_stages,).
         remaining_tokens: ŷ of the program from the stage on, shape (n_stages,); zeros without a
             length predictor.
-        overrun_tokens: what more is expected of a program that has outlived ŷ, shape (n_stages,);
-            zeros where ŷ is what will be, or not known.
         stage_tokens: predicted tokens of the stage alone, shape (n_stages,); None without a
             predictor of stages.
+        overrun_tokens: what more is expected of a program that has outlived ŷ, shape (n_stages,);
+            None where ŷ is what will be, or not known.
         rank: place of its learned score among all, shape (n_stages,); None without a ranker.
     """
 
@@ -109,9 +109,9 @@ class Workload:
     prompt_tokens: npt.NDArray[np.int64]
     output_tokens: npt.NDArray[np.int64]
     remaining_tokens: npt.NDArray[np.float64]
-    overrun_tokens: npt.NDArray[np.float64]
     stops: npt.NDArray[np.bool_]
     tool_ms: npt.NDArray[np.float64]
+    overrun_tokens: npt.NDArray[np.float64] | None = None
     stage_tokens: npt.NDArray[np.float64] | None = None
     rank: npt.NDArray[np.float64] | None = None
 
@@ -207,7 +207,7 @@ def workload_from_traces(
     else:
         texts = stages["text"].iloc[first_stage[first_trajectory[:, 0]]].tolist()
         confidence = _confidence(router, models, texts)
-    remaining_tokens, overrun_tokens = np.zeros(len(stages)), np.zeros(len(stages))
+    remaining_tokens, overrun_tokens = np.zeros(len(stages)), None
     if length == ORACLE:
         remaining_tokens = _still_to_come(first_stage, output_tokens)
     elif length is not None:

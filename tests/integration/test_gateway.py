@@ -44,6 +44,9 @@ class FixedLength:
     def predict(self, model: str, requests: Sequence[Any], quantiles: Any = (0.5,)) -> np.ndarray:
         return np.full((len(requests), 1), 20.0)
 
+    def remaining_after(self, model: str, requests: Sequence[Any], generated: Any) -> np.ndarray:
+        return np.full((len(requests), 1), 10.0)
+
 
 class FixedRouter:
     models = (MODEL,)

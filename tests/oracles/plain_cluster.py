@@ -249,8 +249,9 @@ class PlainCluster:
         else:
             stages = [work.first_stage[self.trajectory[program]] + number] * n
             confidence = None
+        overrun = None if work.overrun_tokens is None else work.overrun_tokens[stages]
         decision = self.scheduler.admit(
-            Request(row, str(program), work.remaining_tokens[stages], confidence), now_ms
+            Request(row, str(program), work.remaining_tokens[stages], confidence, overrun), now_ms
         )
         if is_free:
             self.trajectory[program] = own[decision.engine]

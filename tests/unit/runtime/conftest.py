@@ -171,6 +171,9 @@ class StubLength:
         tokens = [float(r.text) if r.text.isdigit() else 10.0 for r in requests]
         return np.repeat(np.array(tokens)[:, None], len(quantiles), axis=1)
 
+    def remaining_after(self, model, requests, generated) -> np.ndarray:
+        return np.array([[float(tokens)] for tokens in generated])
+
 
 class WordCounter:
     def count(self, text: str) -> int:

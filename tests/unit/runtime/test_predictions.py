@@ -74,6 +74,10 @@ class FakeLength:
         self.calls.append((model, list(requests)))
         return np.array([[r.prompt_tokens + 0.5] for r in requests])
 
+    def remaining_after(self, model, requests, generated) -> np.ndarray:
+        assert [round(r.prompt_tokens + 0.5) for r in requests] == list(generated)
+        return np.array([[tokens / 4] for tokens in generated])
+
 
 class Letters:
     def __init__(self) -> None:
@@ -105,9 +109,10 @@ def test_predictions_belong_to_engines_not_models() -> None:
     assert both.confidence is not None
     assert both.confidence.tolist() == [-2.0, 2.0, -2.0]
     assert both.remaining_tokens.tolist() == [1105.5, 1205.5, 1105.5]
+    assert both.overrun_tokens.tolist() == [276.5, 301.5, 276.5]
     assert known.confidence is None
     assert known.remaining_tokens.tolist() == [0.0, 1206.5, 0.0]
-    assert (none.confidence, none.remaining_tokens) == (None, None)
+    assert (none.confidence, none.remaining_tokens, none.overrun_tokens) == (None, None, None)
     assert [(model, len(requests)) for model, requests in length.calls] == [("a", 1), ("b", 2)]
     assert length.calls[0][1] == [StageRequest("w", "s", "xx", 3, 1002, 1105, HISTORY)]
     assert sorted(counter.counted) == ["sys", "sys", "xx", "yyy"], "a shared tokenizer counts once"

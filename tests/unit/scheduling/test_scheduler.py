@@ -1,6 +1,7 @@
 """The scheduler's events: a run by hand, a model-based test of its state, and refusals."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,27 @@ LARGE = EngineProfile("large", "m-large", decode_ms_per_token=40.0, max_batch_si
 def request(request_id, program, lengths, confidence=None):
     q = None if confidence is None else np.array(confidence, dtype=np.float64)
     return Request(request_id, program, np.array(lengths, dtype=np.float64), q)
+
+
+def test_what_outlives_its_prediction_still_counts():
+    scheduler = Scheduler([SMALL, LARGE], Chimera(tau=1.0, delta_s=0.1, load="inflight"))
+    known = replace(request(1, "p1", [10, 10], [0.9, 0.1]), overrun_tokens=np.array([4.0, 4.0]))
+    assert scheduler.admit(known, 0.0).engine == 0
+    assert scheduler.pop(0, 0.0) == 1
+    in_flight = []
+    for tokens in (9, 1, 3, 1, 8, 40):
+        scheduler.on_tokens(1, tokens)
+        in_flight.append(scheduler.load_ms()[0] / 5.0)
+    # 10 expected, then 4 more, 8 more, 16, 32: after 10, 14, 22 and 38 tokens.
+    assert in_flight == [1, 4, 1, 8, 16, 8]
+    scheduler.on_complete(1)
+    scheduler.on_program_end("p1")
+    assert not scheduler.load_ms().any()
+    # Where nothing is known of it, nothing more is expected.
+    scheduler.admit(request(2, "p2", [10, 10], [0.9, 0.1]), 0.0)
+    assert scheduler.pop(0, 0.0) == 2
+    scheduler.on_tokens(2, 50)
+    assert not scheduler.load_ms().any()
 
 
 def test_a_run_by_hand():

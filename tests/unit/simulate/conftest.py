@@ -106,6 +106,9 @@ def config(tmp_path, traces_dir, step_time, monkeypatch):
         def predict(self, model, requests):
             return np.full((len(requests), 1), 10.0)
 
+        def remaining_after(self, model, requests, generated):
+            return np.full((len(requests), 1), 5.0)
+
     monkeypatch.setattr(OnnxRouter, "load", lambda directory: Router())
     monkeypatch.setattr(LengthPredictor, "load", lambda directory, target: Length())
     engines = [

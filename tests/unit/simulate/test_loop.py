@@ -81,6 +81,7 @@ STAGE = st.fixed_dictionaries(
         "prompt_tokens": st.integers(1, 30),
         "output_tokens": st.integers(1, 30),
         "remaining_tokens": st.floats(0, 60),
+        "overrun_tokens": st.floats(0, 20),
         "stage_tokens": st.floats(0, 30),
         "rank": st.integers(0, 5).map(float),
         "stops": st.booleans(),

@@ -35,6 +35,9 @@ class Length:
         self.requests[model] = requests
         return np.array([[r.prompt_tokens + 1000 * r.history.generated_tokens] for r in requests])
 
+    def remaining_after(self, model, requests, generated):
+        return np.array([[tokens / 2] for tokens in generated])
+
 
 @pytest.fixture
 def traces(traces_dir):
@@ -67,6 +70,7 @@ def test_trajectories_are_the_programs_of_the_traces(traces):
                 assert workload.output_tokens[mine].tolist() == output.tolist()
                 expected = rows["prompt_tokens"] + 1000 * (output.cumsum() - output)
                 assert workload.remaining_tokens[mine].tolist() == expected.tolist()
+                assert workload.overrun_tokens[mine].tolist() == (expected / 2).tolist()
     # The router reads the first stage's text; its columns go by name.
     assert [text.endswith(" 0") for text in router.texts] == [True] * 10
     q = router.predict(router.texts)
