@@ -195,7 +195,8 @@ class _Length:
     def predict(self, _: str, requests: Sequence[Any], quantiles: Any = (0.5,)) -> np.ndarray:
         return np.full((len(requests), len(quantiles)), 30.0)
 
-    def remaining_after(self, _: str, requests: Sequence[Any], generated: Any) -> np.ndarray:
+    def remaining_after(self, _: str, requests: Sequence[Any], tokens: Any) -> np.ndarray:
+        del tokens  # whatever was generated
         return np.full((len(requests), 1), 30.0)
 
 
