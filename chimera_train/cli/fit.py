@@ -74,10 +74,10 @@ def length(
     from chimera_train.traces.store import load_traces
 
     output = Output(as_json=as_json, quiet=quiet)
-    settings = load_section(params, "fit_length", LengthSettings)
-    loaded = load_traces(traces)
     if search and target == "rank":
         raise ConfigError("--search tries settings of estimators, and a ranker has none.")
+    settings = load_section(params, "fit_length", LengthSettings)
+    loaded = load_traces(traces)
     with tracked(track, "fit_length", {**settings.model_dump(), "target": target}) as run:
         found = fit_and_write(loaded, out, settings, output, target, trials=search, curve=curve)
         if plot is not None:

@@ -54,6 +54,17 @@ class FittedLength:
     overheads: Mapping[str, int]
     n_rows: Mapping[str, int]
 
+    @classmethod
+    def of(
+        cls,
+        estimators: Mapping[str, FittedEstimator],
+        predictor: LengthPredictor | Ranker,
+        rows: pd.DataFrame,
+    ) -> "FittedLength":
+        """What was fitted on ``rows``."""
+        n_rows = {str(model): int(n) for model, n in rows["model"].value_counts().items()}
+        return cls(estimators, predictor, overhead_tokens(rows), n_rows)
+
 
 def fit_estimators(
     rows: pd.DataFrame, settings: LengthSettings, embedder: Embedder | None = None
@@ -67,12 +78,7 @@ def fit_estimators(
     is_kept = reserved(rows["question_id"])
     _, trial = _fit_all(rows[~is_kept], settings, embedder)
     estimators, predictor = _fit_all(rows, settings, embedder)
-    return FittedLength(
-        estimators,
-        calibrated(predictor, trial, rows[is_kept]),
-        overhead_tokens(rows),
-        {str(model): int(n) for model, n in rows["model"].value_counts().items()},
-    )
+    return FittedLength.of(estimators, calibrated(predictor, trial, rows[is_kept]), rows)
 
 
 def _fit_all(

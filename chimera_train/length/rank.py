@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
-from chimera_train.length.estimators import FittedLength, overhead_tokens, training_table
+from chimera_train.length.estimators import FittedLength, training_table
 from chimera_train.length.settings import LengthSettings
 from chimera_train.predict.encoder import Embedder
 from chimera_train.predict.ranker import Ranker, Scorer
@@ -36,8 +36,7 @@ def fit_scorers(
         str(model): fit_scorer(X[own], lengths[own], settings.seed)
         for model, own in rows.groupby("model").indices.items()
     }
-    n_rows = {str(model): int(n) for model, n in rows["model"].value_counts().items()}
-    return FittedLength({}, Ranker(features, scorers), overhead_tokens(rows), n_rows)
+    return FittedLength.of({}, Ranker(features, scorers), rows)
 
 
 def fit_scorer(X: npt.NDArray[np.float32], lengths: npt.NDArray[np.float64], seed: int) -> Scorer:

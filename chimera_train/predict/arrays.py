@@ -4,7 +4,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,9 @@ import numpy.typing as npt
 from chimera_train.errors import DataError
 from chimera_train.files import atomic_path
 
-__all__ = ["load_arrays", "save_arrays"]
+__all__ = ["load_arrays", "load_as", "save_arrays"]
+
+T = TypeVar("T")
 
 
 def save_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -43,3 +45,16 @@ def load_arrays(path: Path, types: Mapping[str, type[np.generic]]) -> dict[str, 
                 f"{path}: '{name}' has type {arrays[name].dtype}, expected {kind.__name__}."
             )
     return arrays
+
+
+def load_as(cls: type[T], path: Path, types: Mapping[str, type[np.generic]]) -> T:
+    """A ``cls`` of the arrays named in ``types``, which it takes by these names and checks.
+
+    Raises:
+        DataError: as ``load_arrays``, or ``cls`` refuses them.
+    """
+    arrays = load_arrays(path, types)
+    try:
+        return cls(**arrays)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error

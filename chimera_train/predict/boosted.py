@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from chimera_train.compiled import in_place, in_place_inner
 from chimera_train.errors import DataError
-from chimera_train.predict.arrays import load_arrays, save_arrays
-from chimera_train.predict.forest import histogram_quantiles
+from chimera_train.predict.arrays import load_as, save_arrays
+from chimera_train.predict.forest import checked_levels, histogram_quantiles
 
 __all__ = ["BoostedArrays"]
 
@@ -124,9 +124,7 @@ class BoostedArrays:
         training is beyond what the trees can know: all training targets above the bound stand in;
         where there is none, the result is NaN. Shape (n, len(quantiles)).
         """
-        q = np.asarray(quantiles, dtype=np.float64)
-        if not ((q >= 0) & (q <= 1)).all():
-            raise ValueError(f"Quantiles must lie in [0, 1], got {list(quantiles)}.")
+        q = checked_levels(quantiles)
         at_levels = np.zeros((len(X), len(self.levels)))
         _add_up(
             np.ascontiguousarray(X, dtype=np.float32), self.first_tree, self.roots, self.feature,
@@ -167,11 +165,7 @@ class BoostedArrays:
         """
         kinds: dict[str, type[np.generic]] = {field.name: np.int32 for field in fields(cls)}
         kinds |= dict.fromkeys(("levels", "threshold", "leaf_value", "values"), np.float64)
-        arrays = load_arrays(path, kinds)
-        try:
-            return cls(**arrays)
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from error
+        return load_as(cls, path, kinds)
 
 
 @in_place_inner

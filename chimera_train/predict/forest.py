@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from chimera_train.errors import DataError
-from chimera_train.predict.arrays import load_arrays, save_arrays
+from chimera_train.predict.arrays import load_as, save_arrays
 
-__all__ = ["ForestArrays", "histogram_quantiles"]
+__all__ = ["ForestArrays", "checked_levels", "histogram_quantiles"]
 
 Array = npt.NDArray[Any]
 
@@ -107,9 +107,7 @@ class ForestArrays:
         Where no target in a row's leaves exceeds its bound, the pool is that of all training rows;
         where none of those does either, the result is NaN. Shape (n, len(quantiles)).
         """
-        q = np.asarray(quantiles, dtype=np.float64)
-        if not ((q >= 0) & (q <= 1)).all():  # compiled code would read out of bounds
-            raise ValueError(f"Quantiles must lie in [0, 1], got {list(quantiles)}.")
+        q = checked_levels(quantiles)
         out = np.empty((len(X), len(q)))
         _evaluate(
             np.ascontiguousarray(X, dtype=np.float32), q,
@@ -145,11 +143,19 @@ class ForestArrays:
         """
         kinds: dict[str, type[np.generic]] = {field.name: np.int32 for field in fields(cls)}
         kinds |= {"threshold": np.float32, "values": np.float64}
-        arrays = load_arrays(path, kinds)
-        try:
-            return cls(**arrays)
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from error
+        return load_as(cls, path, kinds)
+
+
+def checked_levels(quantiles: Sequence[float]) -> npt.NDArray[np.float64]:
+    """``quantiles`` as an array, for compiled code, which would read out of bounds.
+
+    Raises:
+        ValueError: one is not in [0, 1].
+    """
+    q = np.asarray(quantiles, dtype=np.float64)
+    if not ((q >= 0) & (q <= 1)).all():
+        raise ValueError(f"Quantiles must lie in [0, 1], got {list(quantiles)}.")
+    return q
 
 
 def _within(indices: npt.NDArray[np.int32], low: int, high: int) -> bool:

@@ -5,9 +5,10 @@ simulated program is a question; routed to model m it follows one of m's traject
 prediction a scheduler would ask for is made once, here, on the very texts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from functools import cache
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +71,14 @@ class RankModel(_Fitted, Protocol):
     def predict(self, model: str, requests: Sequence[StageRequest]) -> npt.NDArray[np.floating]:
         """Scores, shape (n,)."""
         ...
+
+
+class _Asked(NamedTuple):
+    """What predictors are asked of one model: requests, and their rows in the table of stages."""
+
+    model: str
+    rows: npt.NDArray[np.int64]
+    requests: list[StageRequest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,21 +216,22 @@ def workload_from_traces(
     else:
         texts = stages["text"].iloc[first_stage[first_trajectory[:, 0]]].tolist()
         confidence = _confidence(router, models, texts)
+    asked = cache(lambda: _asked(models, stages))  # oracles ask nobody
     remaining_tokens, overrun_tokens = np.zeros(len(stages)), None
     if length == ORACLE:
         remaining_tokens = _still_to_come(first_stage, output_tokens)
     elif length is not None:
-        remaining_tokens = _predicted("length predictor", length, models, stages)
-        overrun_tokens = _overrun(length, models, stages, remaining_tokens)
+        remaining_tokens = _predicted("length predictor", length, asked(), len(stages))
+        overrun_tokens = _overrun(length, asked(), remaining_tokens)
     stage_tokens = None
     if stage_length == ORACLE:
         stage_tokens = output_tokens.astype(np.float64)
     elif stage_length is not None:
-        stage_tokens = _predicted("stage length predictor", stage_length, models, stages)
+        stage_tokens = _predicted("stage length predictor", stage_length, asked(), len(stages))
     rank = None
     if ranker is not None:
         # Only the order of scores means anything, and a queue is ordered by whole numbers.
-        scores = _predicted("ranker", ranker, models, stages)
+        scores = _predicted("ranker", ranker, asked(), len(stages))
         _, place = np.unique(scores, return_inverse=True)
         rank = place.astype(np.float64)
     return Workload(
@@ -305,37 +315,31 @@ def _still_to_come(
 
 
 def _predicted(
-    what: str, predictor: LengthModel | RankModel, models: Sequence[str], stages: pd.DataFrame
+    what: str, predictor: LengthModel | RankModel, asked: Sequence[_Asked], n_stages: int
 ) -> npt.NDArray[np.float64]:
     """What ``predictor`` says of each stage, shape (n_stages,)."""
     # A length predictor would take the lengths of other models for those of one it does not know.
-    _check_fitted(what, predictor.models, models)
-    found = np.zeros(len(stages))
-    for model, rows, requests in _requests(models, stages):
-        found[rows] = predictor.predict(model, requests).reshape(len(rows))
+    _check_fitted(what, predictor.models, [each.model for each in asked])
+    found = np.zeros(n_stages)
+    for each in asked:
+        found[each.rows] = predictor.predict(each.model, each.requests).reshape(len(each.rows))
     return found
 
 
 def _overrun(
-    predictor: LengthModel,
-    models: Sequence[str],
-    stages: pd.DataFrame,
-    remaining_tokens: npt.NDArray[np.float64],
+    predictor: LengthModel, asked: Sequence[_Asked], remaining_tokens: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """What more is expected of programs that have outlived ``remaining_tokens``, (n_stages,)."""
-    found = np.zeros(len(stages))
-    for model, rows, requests in _requests(models, stages):
-        outlived = np.rint(remaining_tokens[rows]).astype(np.int64).tolist()
-        found[rows] = predictor.remaining_after(model, requests, outlived)[:, 0]
+    found = np.zeros(len(remaining_tokens))
+    for each in asked:
+        outlived = np.rint(remaining_tokens[each.rows]).astype(np.int64).tolist()
+        found[each.rows] = predictor.remaining_after(each.model, each.requests, outlived)[:, 0]
     return found
 
 
-def _requests(
-    models: Sequence[str], stages: pd.DataFrame
-) -> Iterator[tuple[str, npt.NDArray[np.int64], list[StageRequest]]]:
-    """Each model with the rows of its stages, as the gateway would have seen them."""
+def _asked(models: Sequence[str], stages: pd.DataFrame) -> list[_Asked]:
+    """The stages of each model, as the gateway would have seen them."""
     columns = [stages[field].tolist() for field in StageRequest.__dataclass_fields__]
     requests = [StageRequest(*values) for values in zip(*columns, strict=True)]
-    for model in models:
-        rows = np.flatnonzero(stages["model"] == model)
-        yield model, rows, [requests[row] for row in rows]
+    positions = [(model, np.flatnonzero(stages["model"] == model)) for model in models]
+    return [_Asked(model, rows, [requests[row] for row in rows]) for model, rows in positions]
