@@ -4,7 +4,7 @@
 
 ``--data`` is the folder of the public data, by default CHIMERA_SHARED_DATA or ``../shared/data``
 beside the repository; ``length_data`` tells what the rows of each data set are. ``--encoder`` is a
-sentence encoder, with which every estimator is fitted once more on its sketch of the texts.
+sentence encoder, with whose sketch of the texts the pooled estimators are fitted once more.
 
 The distance is Kendall's, (1 − τ_b)/2, of questions that were not fitted on: five folds by the
 question's text, mean over the folds. All models' rows are ordered together in MathCoder and
@@ -85,13 +85,14 @@ def main() -> None:
 
 
 def candidates(encoder: str | None) -> dict[str, LengthSettings]:
-    """What is compared: each estimator, and each with the encoder's sketch if there is one."""
+    """What is compared: each estimator, and the pooled with the encoder's sketch if there is one."""
     found = {name: LengthSettings(**chosen) for name, chosen in ESTIMATORS.items()}
     if encoder is not None:
         sketch = {"sketch": "encoder", "encoder": encoder}
         found |= {
             f"{name}, encoder": LengthSettings(**chosen, **sketch)
             for name, chosen in ESTIMATORS.items()
+            if not chosen["per_model"]
         }
     return found
 

@@ -34,7 +34,12 @@ import numpy as np
 import pandas as pd
 from length_data import SIX, Program, default_data, mmlu_pro, rows_of, run
 
-from chimera_train.length.estimators import FittedEstimator, FittedLength, fit_estimators
+from chimera_train.length.estimators import (
+    POOLED,
+    FittedEstimator,
+    FittedLength,
+    fit_estimators,
+)
 from chimera_train.length.evaluate import judged_rows
 from chimera_train.length.judge import judge
 from chimera_train.length.settings import LengthSettings
@@ -219,7 +224,7 @@ def estimator_times(
     predictor, model = fitted.predictor, SIX[0]
     X, _ = predictor.features.rows(model, requests)
     rows, lowest = [X[[i]] for i in range(len(X))], np.full(1, -np.inf)
-    estimator, library = predictor.estimators[model], library_of(fitted.estimators[model])
+    estimator, library = predictor.estimators[model], library_of(fitted.estimators[POOLED])
 
     def ours(row: np.ndarray) -> np.ndarray:
         return estimator.quantiles_above(row, QUANTILES, lowest)

@@ -39,6 +39,7 @@ __all__ = [
     "N_STALE",
     "N_WAITING",
     "OUTPUT",
+    "OVERRUN",
     "PREEMPTIONS",
     "PRIORITY",
     "PROMPT",
@@ -60,7 +61,8 @@ FloatArray = npt.NDArray[np.float64]
 # CACHED: tokens at the head of a waiting prompt that a cache holds whose blocks are not known.
 # CHUNK: tokens that the step under way computes; AHEAD: those of the step planned behind it.
 # STALE: whether a request that was preempted since still gets a token from the step under way.
-# EXPECTED: what OUTPUT is predicted to be, for those who may not know it.
+# EXPECTED: what OUTPUT is predicted to be, for those who may not know it; OVERRUN: what more is
+# expected of a request that has outlived that.
 # STOPS: whether its last token is the model's doing, and not max_tokens.
 # KEYED: blocks that are known to the prefix cache; PROMPT_KEYS: entries of ``prompt_keys``.
 (
@@ -69,6 +71,7 @@ FloatArray = npt.NDArray[np.float64]
     PROMPT,
     OUTPUT,
     EXPECTED,
+    OVERRUN,
     STOPS,
     CACHED,
     COMPUTED,
@@ -80,8 +83,8 @@ FloatArray = npt.NDArray[np.float64]
     PREEMPTIONS,
     KEYED,
     PROMPT_KEYS,
-) = range(16)
-REQUEST_ROWS = 16
+) = range(17)
+REQUEST_ROWS = 17
 # Rows of ``times``, ms: the start of a request's first step and its first token; NaN until then.
 START, FIRST_TOKEN = range(2)
 # Rows of ``queues``; the running are in order of admission, the waiting in that of urgency.
@@ -119,7 +122,7 @@ class EngineArrays(NamedTuple):
 
     Attributes:
         limits: shape (6,).
-        requests: shape (16, capacity).
+        requests: shape (17, capacity).
         times: shape (2, capacity), ms.
         queues: slots, shape (2, capacity).
         counts: shape (12,).

@@ -51,6 +51,7 @@ class Resident:
             preempted.
         chunk_tokens: tokens that the step under way computes of a running request; 0: no step is
             under way, or what it computes is not known.
+        overrun_tokens: what more is expected once the request has yielded ``output_tokens``.
     """
 
     arrival: int
@@ -61,6 +62,7 @@ class Resident:
     computed_tokens: int = 0
     generated_tokens: int = 0
     chunk_tokens: int = 0
+    overrun_tokens: int = 0
 
 
 def empty_engine(
@@ -144,6 +146,7 @@ def engine_with(
         column[rows.ARRIVAL] = resident.arrival
         column[rows.PROMPT] = resident.prompt_tokens
         column[rows.OUTPUT] = column[rows.EXPECTED] = resident.output_tokens
+        column[rows.OVERRUN] = resident.overrun_tokens
         column[rows.GENERATED] = resident.generated_tokens
         if slot >= len(running):
             column[rows.CACHED] = resident.cached_tokens

@@ -72,13 +72,13 @@ class TextSketch:
         """
         terms = terms_of(text)
         pairs = map(" ".join, pairwise(terms))
-        counts = Counter(filter(self._column.__contains__, chain(terms, pairs)))
+        counts = Counter(map(self._column.get, chain(terms, pairs)))
+        counts.pop(None, None)  # the unknown ones
         distinct = set(terms)
-        unknown = sum(word not in counts for word in distinct)
-        novelty = unknown / len(distinct) if distinct else 0.0
+        novelty = len(distinct.difference(self._column)) / len(distinct) if distinct else 0.0
         if not counts:
             return np.zeros(self.n_components), novelty
-        columns = [self._column[term] for term in counts]
+        columns = list(counts)
         weights = 1.0 + np.log(list(counts.values()))
         weights *= self._idf[columns]
         return weights @ self._directions[columns] / np.linalg.norm(weights), novelty

@@ -25,6 +25,7 @@ from chimera_train.predict.engine_arrays import (
     N_RUNNING,
     N_WAITING,
     OUTPUT,
+    OVERRUN,
     PRIORITY,
     PROMPT,
     REQUEST_ROWS,
@@ -69,7 +70,8 @@ class TtftEstimator:
         """When a new request would have its first token and its last, from now in ms.
 
         An output predicted to go on for longer than the engine can hold the request is taken to
-        end there, and a request in the engine that has outlived its prediction with its next token.
+        end there. A request in the engine that has outlived its prediction is taken to go on for
+        its overrun, which doubles as in ``monitor.stream``; without one, to end with its next token.
 
         Args:
             state: the requests in the engine as the last step that ended left them, as
@@ -164,7 +166,11 @@ def copy_expected(state: EngineArrays, scratch: EngineArrays, longest: int) -> N
             source = state.queues[queue, position]
             for row in range(REQUEST_ROWS):
                 requests[row, slot] = state.requests[row, source]
-            output = min(requests[EXPECTED, slot], longest - requests[PROMPT, slot])
+            output, overrun = requests[EXPECTED, slot], requests[OVERRUN, slot]
+            while output <= requests[GENERATED, slot] and overrun > 0:
+                output += overrun
+                overrun *= 2
+            output = min(output, longest - requests[PROMPT, slot])
             requests[OUTPUT, slot] = max(output, requests[GENERATED, slot] + 1)
             scratch.queues[queue, position] = slot
             slot += 1

@@ -327,6 +327,7 @@ def _send_waiting(sim: Sim, engine: int) -> None:
         requests[rows.PROMPT, slot] = programs.prompt_tokens[stage]
         requests[rows.OUTPUT, slot] = programs.output_tokens[stage]
         requests[rows.EXPECTED, slot] = int(np.rint(programs.remaining_tokens[stage]))
+        requests[rows.OVERRUN, slot] = int(np.rint(programs.overrun_tokens[stage]))
         requests[rows.STOPS, slot] = programs.stops[stage]
         times[rows.START, slot] = np.nan
         times[rows.FIRST_TOKEN, slot] = np.nan

@@ -216,6 +216,33 @@ def test_the_step_under_way_ends_first(step_time):
 
 
 @pytest.mark.parametrize(
+    ("generated", "overrun", "more"),
+    [
+        (5, 0, 3),  # predicted: 8
+        (8, 0, 1),  # outlived, and nothing is known of what comes then
+        (8, 5, 5),
+        (12, 5, 1),
+        (13, 5, 10),  # outlived once more, by twice as much
+        (13, 500, 17),  # as many as the engine has room for
+    ],
+)
+def test_what_outlives_its_prediction(step_time, generated, overrun, more):
+    model = step_time(terms={"const": 10.0}, max_num_seqs=1, max_model_len=50)
+    running = Resident(
+        1,
+        20,
+        output_tokens=8,
+        computed_tokens=19 + generated,
+        generated_tokens=generated,
+        overrun_tokens=overrun,
+    )
+    state = engine_with(model.engine, [running], [])
+    first, _ = TtftEstimator(model).estimate(state, 30, 0, 5, 0, busy_ms=0.0, completion=False)
+    # The only place is free when the running request has ended.
+    assert first == 10.0 * (more + 1)
+
+
+@pytest.mark.parametrize(
     ("limits", "prompt", "output", "finite"),
     [
         ({"max_model_len": 60}, 59, 1, True),
