@@ -15,6 +15,7 @@ from pydantic import Field, FiniteFloat
 from chimera_train.config import Settings, load_manifest
 from chimera_train.errors import DataError
 from chimera_train.files import sha256
+from chimera_train.predict.router_text import Reads
 from chimera_train.predict.text_network import TextNetwork
 
 __all__ = ["MANIFEST", "NETWORKS", "SCHEMA_VERSION", "TOKENIZER", "OnnxRouter"]
@@ -42,6 +43,8 @@ class RouterManifest(Settings):
     labels: list[Label] = Field(min_length=1)
     encoder: str  # what was fine-tuned
     max_length: int = Field(gt=0)
+    tail_share: float = Field(default=0.0, ge=0, le=1)
+    reads: Reads = "user"
     precision: Literal["fp32", "int8"]  # the network that is used
     sha256: dict[str, str]
     metrics: dict[str, Any]
@@ -55,7 +58,9 @@ class OnnxRouter:
             sequence) to ``logits`` of shape (batch, n_models).
         tokenizer: the tokenizer file; its padding is used.
         models: the model of each logit.
-        max_length: tokens, special ones included, after which a text is cut off.
+        max_length: tokens, special ones included, that are read of a text.
+        tail_share: share of them that is taken from the end of a longer text.
+        reads: what of a prompt the texts are made of; see ``router_text``.
         scale: calibration, shape (n_models,).
         bias: calibration, shape (n_models,).
         threads: CPU threads of one call.
@@ -65,6 +70,7 @@ class OnnxRouter:
     """
 
     models: tuple[str, ...]
+    reads: Reads
 
     def __init__(
         self,
@@ -73,6 +79,8 @@ class OnnxRouter:
         models: Sequence[str],
         *,
         max_length: int,
+        tail_share: float = 0.0,
+        reads: Reads = "user",
         scale: npt.ArrayLike,
         bias: npt.ArrayLike,
         threads: int = 1,
@@ -80,7 +88,10 @@ class OnnxRouter:
         self.models = tuple(models)
         self._scale = np.asarray(scale, dtype=np.float64)
         self._bias = np.asarray(bias, dtype=np.float64)
-        self._network = TextNetwork(network, tokenizer, max_length=max_length, threads=threads)
+        self.reads = reads
+        self._network = TextNetwork(
+            network, tokenizer, max_length=max_length, tail_share=tail_share, threads=threads
+        )
         outputs = self._network.n_outputs
         if outputs != len(self.models):
             raise DataError(
@@ -107,6 +118,8 @@ class OnnxRouter:
             directory / TOKENIZER,
             [label.model for label in manifest.labels],
             max_length=manifest.max_length,
+            tail_share=manifest.tail_share,
+            reads=manifest.reads,
             scale=[label.scale for label in manifest.labels],
             bias=[label.bias for label in manifest.labels],
             threads=threads,

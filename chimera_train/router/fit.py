@@ -35,6 +35,7 @@ from chimera_train.router.metrics import (
 )
 from chimera_train.router.settings import RouterSettings
 from chimera_train.router.train import Trained, train
+from chimera_train.router.watch import Curves
 from chimera_train.traces.store import load_traces
 
 __all__ = ["CHECKPOINT", "METRICS", "fit_router"]
@@ -46,14 +47,18 @@ _RESAMPLES = 500
 
 
 def fit_router(
-    traces_dir: Path, out_dir: Path, settings: RouterSettings, output: Output
+    traces_dir: Path,
+    out_dir: Path,
+    settings: RouterSettings,
+    output: Output,
+    curves: Curves | None = None,
 ) -> dict[str, Any]:
     """Fit a router on collected traces and write it to ``out_dir``; return its metrics.
 
     ``out_dir`` gets ``router.json`` (models, calibration, digests), ``model.onnx``,
     ``model.int8.onnx``, ``tokenizer.json``, ``metrics.json`` and ``checkpoint/`` (safetensors, for
     further training). It appears whole or not at all, and replaces an earlier router. Training
-    that was killed is resumed by the same call.
+    that was killed is resumed by the same call; ``curves`` gets figures while it runs.
 
     The metrics are those of the holdout questions: ``map_macro`` with its bootstrap interval
     ``ci``, ``ap`` and ``base_rate`` per model, ``baselines`` (their macro mAP), ``ece``,
@@ -69,7 +74,7 @@ def fit_router(
     parts = split(router_data(load_traces(traces_dir)))
     work = out_dir.parent / f".{out_dir.name}.work"
     with quiet_transformers():
-        trained = train(parts.training, parts.validation, settings, work, output)
+        trained = train(parts.training, parts.validation, settings, work, output, curves)
         with replaced_directory(out_dir) as staging:
             output.info("Exporting and judging the router.")
             metrics = _write(staging, parts, trained, settings)
@@ -89,6 +94,8 @@ def _write(
             directory / TOKENIZER,
             models,
             max_length=settings.max_length,
+            tail_share=settings.tail_share,
+            reads=settings.reads,
             scale=scale,
             bias=bias,
         )
@@ -117,6 +124,7 @@ def _write(
         "validation": len(parts.validation.texts),
         "holdout": len(parts.holdout.texts),
     }
+    metrics["objective"] = {"chosen": trained.objective, "validation": trained.validation}
     metrics["epochs"] = {"trained": trained.epochs, "best": trained.best_epoch}
 
     trained.model.save_pretrained(directory / CHECKPOINT)
@@ -132,6 +140,8 @@ def _write(
             ],
             "encoder": settings.encoder,
             "max_length": settings.max_length,
+            "tail_share": settings.tail_share,
+            "reads": settings.reads,
             "precision": settings.precision,
             "sha256": {name: sha256(directory / name) for name in (*NETWORKS.values(), TOKENIZER)},
             "metrics": metrics,
