@@ -110,16 +110,21 @@ def router(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """A router that tells from a question's text how likely each model is to answer it right."""
+    """A router that tells from a question's text how likely each model is to answer it right.
+
+    On several devices: accelerate launch --multi_gpu -m chimera_train fit router …
+    """
     from chimera_train.config import load_section
+    from chimera_train.router.processes import is_main_process
     from chimera_train.router.settings import RouterSettings
 
-    output = Output(as_json=as_json, quiet=quiet)
+    is_main = is_main_process()
+    output = Output(as_json=as_json, quiet=quiet or not is_main)
     settings = load_section(params, "fit_router", RouterSettings)
     from chimera_train.router.fit import fit_router  # seconds: a wrong setting shows before
 
-    with tracked(track, "fit_router", settings.model_dump()) as run:
-        metrics = fit_router(traces, out, settings, output)
+    with tracked(track if is_main else None, "fit_router", settings.model_dump()) as run:
+        metrics = fit_router(traces, out, settings, output, None if run is None else run.curves)
         if run is not None:
             run.metrics(metrics)
             run.artifact(out)
