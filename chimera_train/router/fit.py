@@ -94,7 +94,11 @@ def _write(
         )
 
     raw = network(settings.precision, np.ones(n), np.zeros(n))
-    scale, bias = fit_calibration(parts.validation.success, raw.logits(parts.validation.texts))
+    validation = parts.validation
+    labels = fit_calibration(
+        models, validation.success, raw.logits(validation.texts), validation.weights
+    ).labels
+    scale, bias = zip(*((label.scale, label.bias) for label in labels), strict=True)
     routers = {precision: network(precision, scale, bias) for precision in NETWORKS}
     probabilities = {name: router.predict(parts.holdout.texts) for name, router in routers.items()}
 

@@ -124,7 +124,9 @@ def _calibrate_and_judge(directory: Path, parts: Split) -> dict[str, Any]:
         return OnnxRouter(network, tokenizer, names, max_length=_MAX_LENGTH, scale=scale, bias=bias)
 
     raw = router(np.ones(len(names)), np.zeros(len(names)))
-    scale, bias = fit_calibration(parts.validation.success, raw.logits(parts.validation.texts))
+    logits = raw.logits(parts.validation.texts)
+    labels = fit_calibration(names, parts.validation.success, logits).labels
+    scale, bias = zip(*((label.scale, label.bias) for label in labels), strict=True)
     holdout = parts.holdout
     q = router(scale, bias).predict(holdout.texts)
     baselines = baseline_scores(parts.training, holdout.texts)
