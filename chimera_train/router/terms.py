@@ -60,9 +60,7 @@ def _part(rows: Outcomes, mask: npt.NDArray[np.bool_]) -> Outcomes:
     return Outcomes(rows.rows[mask], rows.solved[mask], rows.weights[mask])
 
 
-def _regression(
-    weights: Any, rows: Outcomes, strength: float, prior: float
-) -> tuple[Array, float]:
+def _regression(weights: Any, rows: Outcomes, strength: float, prior: float) -> tuple[Array, float]:
     """Coefficients and intercept; none and ``prior`` where there is nothing to tell apart."""
     if set(rows.solved.tolist()) != {True, False}:
         return np.zeros(weights.shape[1]), prior
