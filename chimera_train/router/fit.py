@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from chimera_train.errors import ConfigError
 from chimera_train.files import replaced_directory, sha256, write_json
 from chimera_train.output import Output
+from chimera_train.predict.fitted import FITTED, save_fitted
 from chimera_train.predict.router import (
     MANIFEST,
     NETWORKS,
@@ -35,6 +37,7 @@ from chimera_train.router.metrics import (
 )
 from chimera_train.router.settings import RouterSettings
 from chimera_train.router.train import Trained, train
+from chimera_train.traces.split import fingerprints
 from chimera_train.traces.store import load_traces
 
 __all__ = ["CHECKPOINT", "METRICS", "fit_router"]
@@ -121,6 +124,8 @@ def _write(
 
     trained.model.save_pretrained(directory / CHECKPOINT)
     trained.tokenizer.save_pretrained(directory / CHECKPOINT)
+    fitted = [*parts.training.question_ids, *parts.validation.question_ids]
+    save_fitted(directory, fingerprints(pd.Series(fitted)))
     write_json(directory / METRICS, metrics)
     write_json(
         directory / MANIFEST,
@@ -187,7 +192,7 @@ def _judge(
 
 def _refuse_foreign(out_dir: Path) -> None:
     """Refuse to replace anything but an earlier router."""
-    ours = {MANIFEST, *NETWORKS.values(), TOKENIZER, METRICS, CHECKPOINT}
+    ours = {MANIFEST, *NETWORKS.values(), TOKENIZER, METRICS, CHECKPOINT, FITTED}
     if out_dir.is_dir():
         foreign = sorted(path.name for path in out_dir.iterdir() if path.name not in ours)
         if foreign:
