@@ -100,7 +100,7 @@ def fit_router(
             staging,
             choice.kind,
             chosen,
-            parts.training,
+            parts,
             space,
             metrics,
             keep_texts=settings.keep_texts,

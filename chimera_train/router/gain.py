@@ -162,7 +162,7 @@ def _curves(
 def _points(
     scores: Array, success: Array, cost: Array, shares: Array
 ) -> Iterator[tuple[Array, Array]]:
-    """(cost, accuracy) by rising cost at every price, for each row of ``shares``, which sum to 1."""
+    """(cost, accuracy) by rising cost at every price, for each row of ``shares``."""
     chosen = routed(scores, cost, prices(scores, cost))
     costs = shares @ cost[chosen].T
     accuracies = shares @ success[np.arange(len(success)), chosen].T

@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from chimera_train.errors import ConfigError
 from chimera_train.files import sha256, write_json
+from chimera_train.predict.fitted import FITTED, save_fitted
 from chimera_train.predict.router import (
     MANIFEST,
     SCHEMA_VERSION,
@@ -31,8 +33,9 @@ from chimera_train.predict.router_scorers import (
     NetworkScorer,
 )
 from chimera_train.predict.text import SKETCH_FILES
-from chimera_train.router.labels import RouterData
+from chimera_train.router.labels import Split
 from chimera_train.term_space import TermSpace
+from chimera_train.traces.split import fingerprints
 
 __all__ = ["CHECKPOINT", "METRICS", "require_replaceable", "write_router"]
 
@@ -41,7 +44,7 @@ CHECKPOINT = "checkpoint"
 
 _EXCERPT_CHARACTERS = 200
 _OURS = {
-    MANIFEST, METRICS, CHECKPOINT, NEIGHBOURS, QUESTIONS, KNN, BOOSTED, PRIOR, TERMS, TOKENIZER,
+    MANIFEST, METRICS, CHECKPOINT, FITTED, NEIGHBOURS, QUESTIONS, KNN, BOOSTED, PRIOR, TERMS, TOKENIZER,
     *NETWORKS.values(), *SKETCH_FILES,
 }  # fmt: skip
 
@@ -67,7 +70,7 @@ def write_router(
     directory: Path,
     kind: Kind,
     router: Router,
-    training: RouterData,
+    parts: Split,
     space: TermSpace,
     metrics: dict[str, Any],
     *,
@@ -79,12 +82,12 @@ def write_router(
         directory: exists, and is empty but for files that belong to ``kind``.
         kind: of the router.
         router: what runs.
-        training: what it was fitted on.
-        space: the terms of those texts.
+        parts: what it was fitted and calibrated on.
+        space: the terms of the training texts.
         metrics: the figures.
         keep_texts: whether the questions' texts may be written, their beginnings.
     """
-    scorer = router.scorer
+    training, scorer = parts.training, router.scorer
     scorer.save(directory)
     sketch = space.sketch()
     sketch.save(directory)
@@ -96,6 +99,8 @@ def write_router(
             for id_, text in zip(training.question_ids, training.texts, strict=True)
         ],
     )
+    used = [*training.question_ids, *parts.validation.question_ids]
+    save_fitted(directory, fingerprints(pd.Series(used)))
     manifest = RouterManifest(
         schema_version=SCHEMA_VERSION,
         kind=kind,

@@ -24,6 +24,7 @@ FILES = {
     "metrics.json",
     "model.int8.onnx",
     "model.onnx",
+    "questions.npz",
     "router.json",
     "tokenizer.json",
 }
@@ -44,7 +45,7 @@ def test_writes_the_whole_router_and_leaves_nothing_else(
     assert {path.name for path in out.iterdir()} == FILES
     assert [path.name for path in out.parent.iterdir()] == ["router"]
     suffixes = {path.suffix for path in out.rglob("*") if path.is_file()}
-    assert suffixes <= {".json", ".onnx", ".safetensors"}  # nothing that unpickles
+    assert suffixes <= {".json", ".npz", ".onnx", ".safetensors"}  # nothing that unpickles
     assert json.loads((out / "metrics.json").read_text()) == metrics
     assert json.loads((out / "router.json").read_text())["metrics"] == metrics
 
