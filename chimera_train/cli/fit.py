@@ -13,6 +13,7 @@ from chimera_train.cli.common import (
     QuietOption,
     TracesOption,
     TrackOption,
+    settings_from,
     tracked,
 )
 from chimera_train.output import Output, table
@@ -106,16 +107,23 @@ def router(
     traces: TracesOption,
     out: OutDir,
     params: ParamsOption = None,
+    kind: Annotated[
+        Literal["auto", "prior", "tfidf_logreg", "knn", "boosted", "encoder"] | None,
+        typer.Option(
+            "--kind",
+            help="The kind of router; auto keeps the best of those that need no encoder, and of"
+            " an encoder too if the parameter file names one.",
+        ),
+    ] = None,
     track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """A router that tells from a question's text how likely each model is to answer it right."""
-    from chimera_train.config import load_section
     from chimera_train.router.settings import RouterSettings
 
     output = Output(as_json=as_json, quiet=quiet)
-    settings = load_section(params, "fit_router", RouterSettings)
+    settings = settings_from(params, "fit_router", RouterSettings, "fit router", {"kind": kind})
     from chimera_train.router.fit import fit_router  # seconds: a wrong setting shows before
 
     with tracked(track, "fit_router", settings.model_dump()) as run:
@@ -164,14 +172,17 @@ def average_case(
 
 
 def _router_summary(metrics: Mapping[str, Any]) -> list[Any]:
-    low, high = metrics["ci"]
+    kind, (low, high) = metrics["kind"], metrics["ci"]
+    unseen = {kind: metrics["map_macro"], **metrics["baselines"]}
     return [
-        "macro mAP on unseen questions",
         table(
-            ["router", *metrics["baselines"]],
-            [[metrics["map_macro"], *metrics["baselines"].values()]],
+            ["kind", "macro mAP, unseen questions", "validation mAP", "validation routing gain"],
+            [
+                [name, unseen[name], figures["map_macro"], figures["routing_gain"]]
+                for name, figures in metrics["candidates"].items()
+            ],
         ),
-        f"router: 95 % interval {low:.4g} to {high:.4g}",
+        f"the router is of kind {kind}: 95 % interval of its mAP {low:.4g} to {high:.4g}",
         "",
         table(
             ["model", "average precision", "share solved"],

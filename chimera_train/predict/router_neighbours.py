@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 NEIGHBOURS = "neighbours.npz"
-QUESTIONS = "questions.json"
+QUESTIONS = "neighbours.json"
 KNN = "knn.npz"
 
 
