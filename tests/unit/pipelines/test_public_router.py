@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import words
+from chimera_train.router.baselines import baseline_scores
 
 from chimera_train.predict.router import OnnxRouter
-from chimera_train.router.baselines import baseline_scores
 from chimera_train.router.labels import router_data, split
 from chimera_train.traces.store import load_traces, write_table
 

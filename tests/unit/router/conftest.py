@@ -91,6 +91,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def settings() -> RouterSettings:
     return RouterSettings(
+        kind="encoder",
         encoder="small",
         small=SmallEncoder(hidden_size=32, layers=1, heads=2),
         learning_rate=3e-3,

@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.output import Output
-from chimera_train.predict.router import OnnxRouter
+from chimera_train.predict.router import load_router
 from chimera_train.router import fit as module
 from chimera_train.router.fit import fit_router
 from chimera_train.router.labels import router_data, split
@@ -54,7 +54,7 @@ def test_runs_as_the_trained_network_does(
     fitted: tuple[Path, dict[str, Any]], settings: RouterSettings
 ) -> None:
     out, _ = fitted
-    router = OnnxRouter.load(out)
+    router = load_router(out)
     model = AutoModelForSequenceClassification.from_pretrained(out / "checkpoint").eval()
     tokenizer = AutoTokenizer.from_pretrained(out / "checkpoint")
     texts = ["Tom has 3 apples. He buys 4 more.", "", "Zoë ☃ " * 100, "99"]
@@ -76,7 +76,7 @@ def test_metrics_are_those_of_the_exported_router_on_the_holdout(
 ) -> None:
     out, metrics = fitted
     holdout = split(router_data(load_traces(traces))).holdout
-    q = OnnxRouter.load(out).predict(holdout.texts)
+    q = load_router(out).predict(holdout.texts)
     assert metrics["map_macro"] == pytest.approx(macro_map(holdout.success, q))
     assert metrics["ap"] == pytest.approx(
         dict(zip(holdout.models, average_precision(holdout.success, q), strict=True))
