@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chimera_train.errors import DataError
-from chimera_train.predict.router import KINDS, files_of, load_router
+from chimera_train.predict.router import KINDS, files_of, load_router, read_manifest
 from chimera_train.predict.router_scorers import Scorer, log_odds
 from chimera_train.router.kinds import FITS, calibrated, term_space
 from chimera_train.router.labels import RouterData, Split
@@ -17,7 +17,7 @@ from chimera_train.router.store import write_router
 MODELS = ("depends", "always", "rarely asked")
 SETTINGS = RouterSettings(
     neighbours=5,
-    sketch_components=4,
+    sketch_components=12,
     boosted=BoostedSettings(max_rounds=40, max_leaves=3, learning_rate=0.2, min_samples_leaf=5),
 )
 
@@ -73,9 +73,7 @@ def test_what_is_written_is_what_was_fitted(kind: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(loaded.predict(texts), router.predict(texts), rtol=1e-6)
     assert loaded.models == MODELS
     assert loaded.logits([]).shape == (0, 3)
-    for name in files_of(
-        RouterManifest.model_validate_json((tmp_path / "router.json").read_text())
-    ):
+    for name in files_of(read_manifest(tmp_path)):
         content = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(content[:-1])
         with pytest.raises(DataError, match=f"{name} is not the file that"):
