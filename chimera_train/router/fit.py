@@ -27,14 +27,9 @@ from chimera_train.pretrained import quiet_transformers
 from chimera_train.router.baselines import baseline_scores
 from chimera_train.router.calibrate import fit_calibration
 from chimera_train.router.export import export_router
-from chimera_train.router.gain import routing_gain
-from chimera_train.router.labels import SOLVED, RouterData, Split, router_data, split
-from chimera_train.router.metrics import (
-    average_precision,
-    calibration_error,
-    macro_interval,
-    macro_map,
-)
+from chimera_train.router.judge import judge
+from chimera_train.router.labels import Split, router_data, split
+from chimera_train.router.metrics import macro_map
 from chimera_train.router.settings import RouterSettings
 from chimera_train.router.train import Trained, train
 from chimera_train.traces.split import fingerprints
@@ -44,8 +39,6 @@ __all__ = ["CHECKPOINT", "METRICS", "fit_router"]
 
 METRICS = "metrics.json"
 CHECKPOINT = "checkpoint"
-
-_RESAMPLES = 500
 
 
 def fit_router(
@@ -58,10 +51,8 @@ def fit_router(
     further training). It appears whole or not at all, and replaces an earlier router. Training
     that was killed is resumed by the same call.
 
-    The metrics are those of the holdout questions: ``map_macro`` with its bootstrap interval
-    ``ci``, ``ap`` and ``base_rate`` per model, ``baselines`` (their macro mAP), ``ece``,
-    ``routing_gain``, and what 8 bits change (``int8``). Models whose holdout questions are all
-    solved or all unsolved have no average precision and are named in ``single_class``.
+    The metrics are those of ``judge`` on the holdout questions and of ``labels.Split.figures``,
+    and what 8 bits change (``int8``).
 
     Raises:
         ConfigError: the encoder cannot be used, or ``out_dir`` holds something else.
@@ -105,20 +96,18 @@ def _write(
     routers = {precision: network(precision, scale, bias) for precision in NETWORKS}
     probabilities = {name: router.predict(parts.holdout.texts) for name, router in routers.items()}
 
-    metrics = _judge(
-        parts,
-        probabilities[settings.precision],
+    chosen = probabilities[settings.precision]
+    metrics = parts.figures() | judge(
+        parts.training,
+        parts.holdout,
+        {"encoder": chosen, **baseline_scores(parts.training, parts.holdout.texts)},
+        "encoder",
         raw.predict(parts.holdout.texts),
         seed=settings.seed,
     )
     metrics["int8"] = {
         "map_macro": macro_map(parts.holdout.success, probabilities["int8"]),
         "largest_difference": float(np.abs(probabilities["int8"] - probabilities["fp32"]).max()),
-    }
-    metrics["n_questions"] = {
-        "training": len(parts.training.texts),
-        "validation": len(parts.validation.texts),
-        "holdout": len(parts.holdout.texts),
     }
     metrics["epochs"] = {"trained": trained.epochs, "best": trained.best_epoch}
 
@@ -142,51 +131,6 @@ def _write(
             "metrics": metrics,
         },
     )
-    return metrics
-
-
-def _judge(
-    parts: Split,
-    probabilities: npt.NDArray[np.float64],
-    uncalibrated: npt.NDArray[np.float64],
-    *,
-    seed: int,
-) -> dict[str, Any]:
-    holdout: RouterData = parts.holdout
-    precisions = average_precision(holdout.success, probabilities)
-    baselines = baseline_scores(parts.training, holdout.texts)
-    metrics: dict[str, Any] = {
-        "map_macro": macro_map(holdout.success, probabilities),
-        "ci": list(
-            macro_interval(
-                holdout.success,
-                probabilities,
-                holdout.question_ids,
-                resamples=_RESAMPLES,
-                seed=seed,
-            )
-        ),
-        "ap": {},
-        "base_rate": {},
-        "single_class": [],
-        "baselines": {
-            name: macro_map(holdout.success, scores) for name, scores in baselines.items()
-        },
-        "ece": {
-            "raw": calibration_error(holdout.success, uncalibrated),
-            "calibrated": calibration_error(holdout.success, probabilities),
-        },
-        "routing_gain": routing_gain(holdout.success, probabilities, holdout.latency_ms),
-    }
-    for m, model in enumerate(holdout.models):
-        success = holdout.success[:, m]
-        success = success[~np.isnan(success)]
-        if np.isnan(precisions[m]):
-            metrics["single_class"].append(model)
-        else:
-            metrics["ap"][model] = float(precisions[m])
-        if len(success):
-            metrics["base_rate"][model] = float((success >= SOLVED).mean())
     return metrics
 
 

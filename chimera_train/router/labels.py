@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -109,11 +109,17 @@ class Split:
     holdout: RouterData
     near_duplicates: int = 0
 
-    def balance(self) -> dict[str, dict[str, float]]:
-        """Part → model → share of its graded questions that it solved."""
+    def figures(self) -> dict[str, Any]:
+        """How many rows each part has, and how alike they are.
+
+        ``n_questions`` by part, ``balance`` by part and model (the share of graded questions that
+        it solved), and ``near_duplicates``.
+        """
+        parts = {"training": self.training, "validation": self.validation, "holdout": self.holdout}
         return {
-            name: _solved_shares(getattr(self, name))
-            for name in ("training", "validation", "holdout")
+            "n_questions": {name: len(data.texts) for name, data in parts.items()},
+            "balance": {name: _solved_shares(data) for name, data in parts.items()},
+            "near_duplicates": self.near_duplicates,
         }
 
 

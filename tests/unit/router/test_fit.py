@@ -12,7 +12,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.output import Output
 from chimera_train.predict.router import OnnxRouter
-from chimera_train.router import fit as module
 from chimera_train.router.fit import fit_router
 from chimera_train.router.labels import router_data, split
 from chimera_train.router.metrics import average_precision, macro_map
@@ -89,7 +88,7 @@ def test_metrics_are_those_of_the_exported_router_on_the_holdout(
         np.mean(list(metrics["base_rate"].values()))
     )
     assert set(metrics["baselines"]) == {"prior", "tfidf_logreg", "knn"}
-    assert set(metrics["ece"]) == {"raw", "calibrated"}
+    assert set(metrics["ece"]) == {"raw", "calibrated", "per_model"}
     low, high = metrics["ci"]
     assert low <= metrics["map_macro"] <= high
     assert metrics["single_class"] == []
@@ -113,18 +112,6 @@ def test_refits_from_its_own_checkpoint_in_place_of_the_old_router(
     assert metrics["epochs"] == {"trained": 1, "best": 1}
     assert metrics["map_macro"] == metrics["int8"]["map_macro"]
     assert metrics["baselines"] == first["baselines"]
-
-
-def test_a_model_with_one_outcome_is_reported_apart(traces: Path) -> None:
-    parts = split(router_data(load_traces(traces)))
-    llama, qwen = parts.holdout.models
-    parts.holdout.success[:, 1] = 1.0
-    q = np.full_like(parts.holdout.success, 0.5)
-    metrics = module._judge(parts, q, q, seed=0)
-    assert metrics["single_class"] == [qwen]
-    assert list(metrics["ap"]) == [llama]
-    assert metrics["base_rate"][qwen] == 1
-    assert metrics["map_macro"] == metrics["ap"][llama]
 
 
 def test_bad_input_writes_nothing(
