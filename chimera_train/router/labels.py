@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -81,6 +82,20 @@ class RouterData:
         if self.output_tokens is None or not np.isnan(self.latency_ms).any():
             return "ms", self.latency_ms
         return "output_tokens", self.output_tokens
+
+    def of_models(self, models: Sequence[str]) -> Self:
+        """The columns of ``models``, which are a part of its own, and the rows graded for one."""
+        columns = [self.models.index(model) for model in models]
+        chosen = dataclasses.replace(
+            self,
+            models=tuple(models),
+            success=self.success[:, columns],
+            latency_ms=self.latency_ms[columns],
+            weights=self.weights[:, columns],
+            output_tokens=None if self.output_tokens is None else self.output_tokens[columns],
+            halves=None if self.halves is None else self.halves[:, :, columns],
+        )
+        return chosen.select((chosen.weights > 0).any(axis=1))
 
     def select(self, mask: npt.NDArray[np.bool_]) -> Self:
         """The rows where ``mask`` is true."""
