@@ -13,6 +13,7 @@ from chimera_train.cli.common import (
     QuietOption,
     TracesOption,
     TrackOption,
+    settings_from,
     tracked,
 )
 from chimera_train.output import Output, table
@@ -106,6 +107,14 @@ def router(
     traces: TracesOption,
     out: OutDir,
     params: ParamsOption = None,
+    kind: Annotated[
+        Literal["auto", "prior", "tfidf_logreg", "knn", "boosted", "encoder"] | None,
+        typer.Option(
+            "--kind",
+            help="The kind of router; auto keeps the best of those that need no encoder, and of"
+            " an encoder too if the parameter file names one.",
+        ),
+    ] = None,
     quality_plot: Annotated[
         Path | None,
         typer.Option("--quality-plot", help="Also draw how good the router is (PNG)."),
@@ -116,11 +125,10 @@ def router(
 ) -> None:
     """A router that tells from a question's text how likely each model is to answer it right."""
     from chimera_train.cli.router_figures import router_summary
-    from chimera_train.config import load_section
     from chimera_train.router.settings import RouterSettings
 
     output = Output(as_json=as_json, quiet=quiet)
-    settings = load_section(params, "fit_router", RouterSettings)
+    settings = settings_from(params, "fit_router", RouterSettings, "fit router", {"kind": kind})
     from chimera_train.router.fit import fit_router  # seconds: a wrong setting shows before
 
     with tracked(track, "fit_router", settings.model_dump()) as run:

@@ -15,6 +15,8 @@ def router_summary(metrics: Mapping[str, Any]) -> list[Any]:
         " cost) on unseen questions, with 95 % intervals",
         table(["", "macro mAP", "routing gain"], _candidates(metrics)),
     ]
+    if "candidates" in metrics:
+        summary += ["", *_choice(metrics)]
     beaten_by = [
         name for name, value in metrics["baselines"].items() if value > metrics["map_macro"]
     ]
@@ -30,6 +32,17 @@ def router_summary(metrics: Mapping[str, Any]) -> list[Any]:
     if "stability" in metrics:
         summary += ["", *_stability(metrics["stability"])]
     return summary
+
+
+def _choice(metrics: Mapping[str, Any]) -> list[Any]:
+    rows = [
+        [kind, figures["map_macro"], figures["routing_gain"]]
+        for kind, figures in metrics["candidates"].items()
+    ]
+    return [
+        f"the router is of kind {metrics['kind']}; on the validation questions",
+        table(["kind", "macro mAP", "routing gain"], rows),
+    ]
 
 
 def _candidates(metrics: Mapping[str, Any]) -> list[list[Any]]:

@@ -13,11 +13,12 @@ from chimera_train.output import Output
 from chimera_train.predict.calibration import sigmoid
 from chimera_train.predict.fitted import fitted_questions
 from chimera_train.predict.router import load_router
-from chimera_train.router.baselines import baseline_scores
 from chimera_train.router.judge import judge
-from chimera_train.router.labels import RouterData, router_data
+from chimera_train.router.kinds import FITS, calibrated, term_space
+from chimera_train.router.labels import VALIDATION_FOLD, RouterData, router_data
+from chimera_train.router.settings import RouterSettings
 from chimera_train.router.stability import stability
-from chimera_train.traces.split import fingerprints
+from chimera_train.traces.split import fingerprints, folds
 from chimera_train.traces.store import Traces
 
 __all__ = ["evaluate_router"]
@@ -43,15 +44,10 @@ def evaluate_router(directory: Path, traces: Traces, output: Output) -> dict[str
     def predict(texts: Sequence[str]) -> npt.NDArray[np.float64]:
         return router.predict(texts)[:, columns]
 
-    baselines = (
-        {"prior": np.tile(np.nanmean(unseen.success, axis=0), (len(unseen.texts), 1))}
-        if known is None
-        else baseline_scores(known, unseen.texts)
-    )
     figures = judge(
-        known,
+        known if len(known.texts) else None,
         unseen,
-        {_ROUTER: predict(unseen.texts), **baselines},
+        {_ROUTER: predict(unseen.texts), **_baselines(known, unseen)},
         _ROUTER,
         sigmoid(router.logits(unseen.texts))[:, columns],
     )
@@ -61,13 +57,28 @@ def evaluate_router(directory: Path, traces: Traces, output: Output) -> dict[str
     }
 
 
+def _baselines(known: RouterData, unseen: RouterData) -> dict[str, npt.NDArray[np.float64]]:
+    """Probabilities on ``unseen`` of the kinds that need no encoder, fitted on ``known``."""
+    fold = folds(pd.Series(known.question_ids))
+    training = known.select(fold != VALIDATION_FOLD)
+    if not len(training.texts) or (training.weights.sum(axis=0) == 0).any():
+        return {"prior": np.tile(np.nanmean(unseen.success, axis=0), (len(unseen.texts), 1))}
+    validation = known.select(fold == VALIDATION_FOLD)
+    settings = RouterSettings()
+    space = term_space(training, settings)
+    return {
+        kind: calibrated(fit(training, space, settings), validation).predict(unseen.texts)
+        for kind, fit in FITS.items()
+    }
+
+
 def _parts(
     models: tuple[str, ...],
     data: RouterData,
     fitted: npt.NDArray[np.uint32],
     output: Output,
-) -> tuple[RouterData | None, RouterData]:
-    """The questions that the router was fitted on, if any, and the others."""
+) -> tuple[RouterData, RouterData]:
+    """The questions that the router was fitted on, and the others."""
     common = [model for model in data.models if model in models]
     if not common:
         raise DataError(
@@ -83,6 +94,4 @@ def _parts(
         raise DataError(
             "The router was fitted on every question of these traces: evaluate it on others."
         )
-    known = data.select(is_known)
-    graded = (~np.isnan(known.success)).any(axis=0)
-    return (known if graded.all() else None), data.select(~is_known)
+    return data.select(is_known), data.select(~is_known)

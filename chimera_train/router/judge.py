@@ -20,6 +20,7 @@ from chimera_train.router.metrics import (
     resampled_precision,
     resamples,
 )
+from chimera_train.router.outcomes import single_outcome
 
 __all__ = ["judge"]
 
@@ -45,7 +46,8 @@ def judge(
 
     - ``map_macro``, its 95 % interval over questions ``ci``; ``ap``, ``ap_ci`` and ``base_rate``
       (the average precision of chance) by model. Models whose questions are all solved or all
-      unsolved have no average precision and are named in ``single_class``.
+      unsolved have no average precision; they are named in ``single_class``, and so are those of
+      which that is true in training.
     - ``ece`` ``raw``, ``calibrated`` and ``per_model``; ``reliability`` by model: of each bin,
       mean ``confidence``, share of ``success``, and how many ``questions``.
     - ``routing_gain``: ``gain.routing_gain``. ``routing``: its ``ci``; on how many ``questions``,
@@ -81,7 +83,7 @@ def judge(
     figures = {
         "map_macro": ours.map_macro,
         "ci": interval(ours.maps),
-        **_per_model(holdout, scores, ours.precisions),
+        **_per_model(training, holdout, scores, ours.precisions),
         **_calibration(holdout, scores, scores if uncalibrated is None else uncalibrated),
         "routing_gain": ours.gain,
         "routing": {
@@ -138,15 +140,18 @@ def _differences(ours: _Judged, theirs: _Judged) -> dict[str, Any]:
     }
 
 
-def _per_model(holdout: RouterData, scores: Array, resampled: Array) -> dict[str, Any]:
+def _per_model(
+    training: RouterData | None, holdout: RouterData, scores: Array, resampled: Array
+) -> dict[str, Any]:
     figures: dict[str, Any] = {"ap": {}, "ap_ci": {}, "base_rate": {}, "single_class": []}
     precisions = average_precision(holdout.success, scores)
+    alike = [False for _ in holdout.models] if training is None else single_outcome(training)
     for m, model in enumerate(holdout.models):
         success = holdout.success[:, m]
         success = success[~np.isnan(success)]
-        if np.isnan(precisions[m]):
+        if alike[m] or np.isnan(precisions[m]):
             figures["single_class"].append(model)
-        else:
+        if not np.isnan(precisions[m]):
             figures["ap"][model] = float(precisions[m])
             figures["ap_ci"][model] = interval(resampled[:, m])
         if len(success):

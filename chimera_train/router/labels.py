@@ -95,7 +95,7 @@ class RouterData:
             output_tokens=None if self.output_tokens is None else self.output_tokens[columns],
             halves=None if self.halves is None else self.halves[:, :, columns],
         )
-        return chosen.select((chosen.weights > 0).any(axis=1))
+        return chosen.select(chosen.weights.sum(axis=1) > 0)
 
     def select(self, mask: npt.NDArray[np.bool_]) -> Self:
         """The rows where ``mask`` is true."""
