@@ -12,7 +12,7 @@ from chimera_train.errors import DataError
 from chimera_train.output import Output
 from chimera_train.predict.calibration import sigmoid
 from chimera_train.predict.fitted import fitted_questions
-from chimera_train.predict.router import load_router
+from chimera_train.predict.router import Kind, load_router, read_manifest
 from chimera_train.router.judge import judge
 from chimera_train.router.kinds import FITS, calibrated, term_space
 from chimera_train.router.labels import VALIDATION_FOLD, RouterData, router_data
@@ -30,13 +30,15 @@ _REWRITTEN_TEXTS = 200
 def evaluate_router(directory: Path, traces: Traces, output: Output) -> dict[str, Any]:
     """The figures of ``judge``, and of ``stability`` on up to 200 of the questions.
 
-    The baselines are fitted on those questions of the traces that the router was fitted on. Where
-    there are none, ``prior`` alone is left: the models' success rates on the judged questions.
+    The baselines are the other kinds of router, fitted on those questions of the traces that this
+    one was fitted on. Where there are none, ``prior`` alone is left: the models' success rates on
+    the judged questions.
 
     Raises:
         DataError: the directory or the traces cannot be used, they have no model in common, or
             the router was fitted on every question.
     """
+    kind = read_manifest(directory).kind
     router = load_router(directory)
     known, unseen = _parts(router.models, router_data(traces), fitted_questions(directory), output)
     columns = [router.models.index(model) for model in unseen.models]
@@ -47,7 +49,7 @@ def evaluate_router(directory: Path, traces: Traces, output: Output) -> dict[str
     figures = judge(
         known if len(known.texts) else None,
         unseen,
-        {_ROUTER: predict(unseen.texts), **_baselines(known, unseen)},
+        {_ROUTER: predict(unseen.texts), **_baselines(known, unseen, kind)},
         _ROUTER,
         sigmoid(router.logits(unseen.texts))[:, columns],
     )
@@ -57,8 +59,10 @@ def evaluate_router(directory: Path, traces: Traces, output: Output) -> dict[str
     }
 
 
-def _baselines(known: RouterData, unseen: RouterData) -> dict[str, npt.NDArray[np.float64]]:
-    """Probabilities on ``unseen`` of the kinds that need no encoder, fitted on ``known``."""
+def _baselines(
+    known: RouterData, unseen: RouterData, own: Kind
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Probabilities on ``unseen`` of the kinds but ``own`` that need no encoder, from ``known``."""
     fold = folds(pd.Series(known.question_ids))
     training = known.select(fold != VALIDATION_FOLD)
     if not len(training.texts) or (training.weights.sum(axis=0) == 0).any():
@@ -69,6 +73,7 @@ def _baselines(known: RouterData, unseen: RouterData) -> dict[str, npt.NDArray[n
     return {
         kind: calibrated(fit(training, space, settings), validation).predict(unseen.texts)
         for kind, fit in FITS.items()
+        if kind != own
     }
 
 
