@@ -115,11 +115,16 @@ def router(
             " an encoder too if the parameter file names one.",
         ),
     ] = None,
+    quality_plot: Annotated[
+        Path | None,
+        typer.Option("--quality-plot", help="Also draw how good the router is (PNG)."),
+    ] = None,
     track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """A router that tells from a question's text how likely each model is to answer it right."""
+    from chimera_train.cli.router_figures import router_summary
     from chimera_train.router.settings import RouterSettings
 
     output = Output(as_json=as_json, quiet=quiet)
@@ -128,10 +133,16 @@ def router(
 
     with tracked(track, "fit_router", settings.model_dump()) as run:
         metrics = fit_router(traces, out, settings, output)
+        if quality_plot is not None:
+            from chimera_train.report.router_plots import plot_router
+
+            plot_router(metrics, quality_plot)
         if run is not None:
             run.metrics(metrics)
             run.artifact(out)
-    output.result(metrics, *_router_summary(metrics), f"wrote {out}")
+            if quality_plot is not None:
+                run.artifact(quality_plot)
+    output.result(metrics, *router_summary(metrics), f"wrote {out}")
 
 
 def average_case(
@@ -169,32 +180,6 @@ def average_case(
     Output(as_json=as_json).result(
         {**document, "out": str(out)}, *_average_case_summary(document), f"wrote {out}"
     )
-
-
-def _router_summary(metrics: Mapping[str, Any]) -> list[Any]:
-    kind, (low, high) = metrics["kind"], metrics["ci"]
-    unseen = {kind: metrics["map_macro"], **metrics["baselines"]}
-    return [
-        table(
-            ["kind", "macro mAP, unseen questions", "validation mAP", "validation routing gain"],
-            [
-                [name, unseen[name], figures["map_macro"], figures["routing_gain"]]
-                for name, figures in metrics["candidates"].items()
-            ],
-        ),
-        f"the router is of kind {kind}: 95 % interval of its mAP {low:.4g} to {high:.4g}",
-        "",
-        table(
-            ["model", "average precision", "share solved"],
-            [
-                [model, metrics["ap"].get(model), rate]
-                for model, rate in metrics["base_rate"].items()
-            ],
-        ),
-        "calibration error (ECE): raw {raw:.4g}, calibrated {calibrated:.4g}".format(
-            **metrics["ece"]
-        ),
-    ]
 
 
 def _average_case_summary(document: Mapping[str, Any]) -> list[Any]:

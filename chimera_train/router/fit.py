@@ -9,27 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from chimera_train.errors import DataError
 from chimera_train.files import replaced_directory
 from chimera_train.output import Output
 from chimera_train.predict.calibration import sigmoid
 from chimera_train.predict.router import Kind, Router
 from chimera_train.router.choose import choose
-from chimera_train.router.gain import routing_gain
+from chimera_train.router.judge import judge
 from chimera_train.router.kinds import FITS, calibrated, term_space
-from chimera_train.router.labels import SOLVED, Split, router_data, split
-from chimera_train.router.metrics import (
-    average_precision,
-    calibration_error,
-    interval,
-    macro_map,
-    resampled_map,
-    resampled_precision,
-    resamples,
-)
-from chimera_train.router.outcomes import single_outcome
+from chimera_train.router.labels import Split, router_data, split
 from chimera_train.router.settings import RouterSettings
 from chimera_train.router.store import CHECKPOINT, require_replaceable, write_router
 from chimera_train.traces.store import load_traces
@@ -37,7 +25,6 @@ from chimera_train.traces.store import load_traces
 __all__ = ["fit_router"]
 
 _LEAST_QUESTIONS = 20
-_RESAMPLES = 500
 
 
 def fit_router(
@@ -53,11 +40,9 @@ def fit_router(
     further training). It appears whole or not at all, and replaces an earlier router. A training of
     an encoder that was killed is resumed by the same call.
 
-    The metrics are those of the holdout questions: ``kind``, ``map_macro`` with its bootstrap
-    interval ``ci``, ``ap`` and ``base_rate`` per model, ``baselines`` (macro mAP of the other
-    kinds), ``ece``, ``routing_gain``, and, of an encoder, what 8 bits change (``int8``);
-    ``candidates`` are all kinds' figures on the validation questions. Models whose holdout or
-    training questions are all solved or all unsolved are named in ``single_class``.
+    The metrics are those of ``judge`` on the holdout questions with the other kinds as baselines,
+    those of ``labels.Split.figures``, ``kind``, and, of an encoder, what 8 bits change (``int8``);
+    ``candidates`` are all kinds' figures on the validation questions.
 
     Raises:
         ConfigError: the encoder cannot be used, or ``out_dir`` holds something else.
@@ -89,6 +74,7 @@ def fit_router(
     output.info(choice.reason)
     chosen = routers[choice.kind]
     metrics = _judge(parts, routers, choice.kind, settings) | {
+        **parts.figures(),
         "kind": choice.kind,
         "candidates": dict(choice.candidates),
     }
@@ -115,34 +101,11 @@ def _judge(
 ) -> dict[str, Any]:
     """The figures of ``chosen`` on the holdout questions, beside those of the other kinds."""
     holdout = parts.holdout
-    q = {kind: router.predict(holdout.texts) for kind, router in routers.items()}
-    _, cost = holdout.cost
-    raw = sigmoid(routers[chosen].logits(holdout.texts))
-    precisions = average_precision(holdout.success, q[chosen])
-    counts = resamples(holdout.question_ids, _RESAMPLES, settings.seed)
-    resampled = resampled_map(resampled_precision(holdout.success, q[chosen], counts))
-    models = dict(enumerate(holdout.models))
-    graded = [holdout.success[~np.isnan(holdout.success[:, m]), m] for m in models]
-    alike = single_outcome(parts.training)
-    return {
-        "map_macro": macro_map(holdout.success, q[chosen]),
-        "ci": interval(resampled),
-        "ap": {name: float(precisions[m]) for m, name in models.items() if precisions[m] >= 0},
-        "base_rate": {
-            name: float((graded[m] >= SOLVED).mean())
-            for m, name in models.items()
-            if len(graded[m])
-        },
-        "single_class": [name for m, name in models.items() if np.isnan(precisions[m]) or alike[m]],
-        "baselines": {
-            kind: macro_map(holdout.success, q[kind]) for kind in routers if kind != chosen
-        },
-        "ece": {
-            "raw": calibration_error(holdout.success, raw),
-            "calibrated": calibration_error(holdout.success, q[chosen]),
-        },
-        "routing_gain": routing_gain(holdout.success, q[chosen], cost),
-        "n_questions": {
-            name: len(getattr(parts, name).texts) for name in ("training", "validation", "holdout")
-        },
-    }
+    return judge(
+        parts.training,
+        holdout,
+        {kind: router.predict(holdout.texts) for kind, router in routers.items()},
+        chosen,
+        sigmoid(routers[chosen].logits(holdout.texts)),
+        seed=settings.seed,
+    )
