@@ -199,11 +199,13 @@ class NetworkSettings(Settings):
     Attributes:
         encoder: what was fine-tuned.
         max_length: tokens, special ones included, that are read of a text.
+        tail_share: share of them that is taken from the end of a longer text.
         precision: which of the two networks is used.
     """
 
     encoder: str
     max_length: int = Field(gt=0)
+    tail_share: float = Field(default=0.0, ge=0, le=1)
     precision: Precision
 
 
@@ -225,6 +227,7 @@ class NetworkScorer:
             directory / NETWORKS[settings.precision],
             directory / TOKENIZER,
             max_length=settings.max_length,
+            tail_share=settings.tail_share,
             threads=threads,
         )
 

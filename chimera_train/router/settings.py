@@ -6,10 +6,13 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import Field, model_validator
 
 from chimera_train.config import Settings
+from chimera_train.predict.router_text import Reads
 
-__all__ = ["SMALL", "BoostedSettings", "RouterSettings", "SmallEncoder"]
+__all__ = ["SMALL", "BoostedSettings", "Objective", "RouterSettings", "SmallEncoder"]
 
 SMALL = "small"
+
+Objective = Literal["bce", "bce+rank", "uplift"]
 
 N = TypeVar("N", int, float)
 
@@ -84,8 +87,17 @@ class RouterSettings(Settings):
         small: the shape of ``encoder: small``; not accepted with another encoder.
         learning_rate: peak of the linear schedule; by default 3e-5, and 1e-3 for ``small``.
         epochs: the most passes over the training questions; by default 10, and 30 for ``small``.
-        batch_size: questions per optimizer step and device.
-        max_length: tokens of a question that are read; the rest is cut off.
+        batch_size: questions per optimizer step, shared among the processes of a training.
+        max_length: tokens of a text that are read, special ones included.
+        tail_share: share of them that is taken from the end of a longer text, since that is where
+            many prompts ask their question; the others are from its start.
+        reads: what of a program's first prompt is read; see ``predict.router_text``.
+        objective: what is minimised; see ``router.objectives``. ``auto`` trains each of them and
+            keeps the one with the highest routing gain on the validation questions.
+        freeze_layers: so many of the lowest layers, and the embeddings, stay as they are, which
+            saves most of the time on a CPU.
+        gradient_checkpointing: compute activations twice instead of keeping them, for encoders
+            that otherwise do not fit a GPU.
         warmup: share of all steps over which the learning rate rises from zero.
         weight_decay: decay of the weight matrices (AdamW).
         patience: epochs without a better validation mAP after which training stops; by default 3,
@@ -107,6 +119,11 @@ class RouterSettings(Settings):
     epochs: int = Field(default_factory=_by_encoder(10, small=30), ge=1)
     batch_size: int = Field(default=16, ge=1)
     max_length: int = Field(default=512, ge=8)
+    tail_share: float = Field(default=0.5, ge=0, le=1)
+    reads: Reads = "user"
+    objective: Objective | Literal["auto"] = "bce"
+    freeze_layers: int = Field(default=0, ge=0)
+    gradient_checkpointing: bool = False
     warmup: float = Field(default=0.1, ge=0, lt=1)
     weight_decay: float = Field(default=0.01, ge=0)
     patience: int = Field(default_factory=_by_encoder(3, small=10), ge=1)

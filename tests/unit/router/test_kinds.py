@@ -16,6 +16,7 @@ from chimera_train.router.store import write_router
 
 MODELS = ("depends", "always", "rarely asked")
 SETTINGS = RouterSettings(
+    keep_texts=False,
     neighbours=5,
     sketch_components=12,
     boosted=BoostedSettings(max_rounds=40, max_leaves=3, learning_rate=0.2, min_samples_leaf=5),
@@ -65,7 +66,7 @@ def test_what_is_written_is_what_was_fitted(kind: str, tmp_path: Path) -> None:
     space = term_space(training, SETTINGS)
     router = calibrated(FITS[kind](training, space, SETTINGS), training)
     parts = Split(training, training, training)
-    write_router(tmp_path, kind, router, parts, space, {}, keep_texts=False)
+    write_router(tmp_path, kind, router, parts, space, {}, SETTINGS)
     assert "apples" not in (tmp_path / "neighbours.json").read_text()
     loaded = load_router(tmp_path)
     texts = ["easy question", "", "neither", "hard \ud800 question " * 50]
