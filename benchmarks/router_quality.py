@@ -9,12 +9,12 @@ stay as they are, is compared too, though no kind of router is made of it.
 
 Five folds by question, near-duplicates together. Each is predicted by routers that were fitted on
 three others and calibrated on the next one. ``auto`` is what ``fit router --kind auto`` would keep
-in each fold, by the routing gain on its validation questions. The figures are those of
-``router.judge`` on the predictions of all folds together; differences are paired.
+in each fold, by the routing gain on its validation questions. Macro mAP and routing gain are means
+over the folds, with 95 % intervals over questions, which are resampled within their folds;
+differences are paired. Average precision by model, calibration error and the gain of choosing
+between two models are of the predictions of all folds together.
 
-In MMLU-Pro, three whole categories at a time are left out of training: what is shown is the mean
-over their questions, beside the figures of the same questions when other questions of their
-categories are known.
+In MMLU-Pro, three whole categories at a time are also left out of training, and predicted.
 """
 
 import argparse
@@ -34,9 +34,18 @@ from chimera_train.predict.encoder import Embedder
 from chimera_train.predict.router_scorers import log_odds
 from chimera_train.router.calibrate import fit_calibration
 from chimera_train.router.choose import choose
+from chimera_train.router.gain import pair_gains, resampled_gain
 from chimera_train.router.judge import judge
 from chimera_train.router.kinds import FITS, calibrated, term_space
-from chimera_train.router.labels import RouterData, grouped_folds
+from chimera_train.router.labels import RouterData, grouped_folds, solved_shares
+from chimera_train.router.metrics import (
+    average_precision,
+    calibration_error,
+    interval,
+    resampled_map,
+    resampled_precision,
+    resamples,
+)
 from chimera_train.router.outcomes import outcomes, prior_rates
 from chimera_train.router.settings import RouterSettings
 from chimera_train.traces.split import N_FOLDS
@@ -50,6 +59,7 @@ LEFT_OUT = (
     ("math", "other", "philosophy"),
 )
 ENCODER_TOKENS = 256
+RESAMPLES = 500
 
 Probabilities = dict[str, np.ndarray]
 
@@ -91,43 +101,70 @@ def opened(encoder: str | None, texts: Sequence[str], output: Output) -> Iterato
 def compare(
     name: str, data: RouterData, embedder: Embedder | None, output: Output
 ) -> dict[str, Any]:
-    """The figures of a data set: ``judge`` of ``auto``, with every candidate as a baseline."""
+    """The figures of a data set, of each candidate."""
     fold, moved = grouped_folds(data)
     started = time.process_time()
     probabilities, kept = cross_predict(data, fold, embedder)
-    figures = judge(None, data, probabilities, AUTO)
-    single = {
-        candidate: judge(None, data, {candidate: scores}, candidate)
+    cpu_s = time.process_time() - started
+    parts = [data.select(fold == k) for k in range(N_FOLDS)]
+    resampled = {
+        candidate: over_folds(parts, [scores[fold == k] for k in range(N_FOLDS)])
         for candidate, scores in probabilities.items()
     }
-    output.info(f"{name}: {figures['map_macro']:.4f}, {time.process_time() - started:.0f} s of CPU")
+    output.info(f"{name}: macro mAP {resampled[AUTO]['map_macro'][0]:.4f}, {cpu_s:.0f} s of CPU")
     return {
         "questions": len(set(data.question_ids)),
         "rows": len(data.texts),
         "near_duplicates": moved,
-        "balance": {
-            str(k): (data.success[fold == k] >= 0.5).mean(axis=0).tolist() for k in range(N_FOLDS)
-        },
+        "base_rate": solved_shares(data),
+        "base_rate_by_fold": [solved_shares(part) for part in parts],
         "kept": kept,
-        "auto": figures,
+        "cpu_s": cpu_s,
         "candidates": {
             candidate: {
-                key: of[key]
-                for key in (
-                    "map_macro",
-                    "ci",
-                    "ap",
-                    "ap_ci",
-                    "base_rate",
-                    "ece",
-                    "routing_gain",
-                    "contested_map_macro",
-                )
+                **{name: estimate(values) for name, values in of.items()},
+                "auto_minus": {
+                    name: estimate(resampled[AUTO][name] - values) for name, values in of.items()
+                },
+                **pooled(data, probabilities[candidate]),
             }
-            | {"routing_gain_ci": of["routing"]["ci"], "pairs": of["routing"]["pairs"]}
-            for candidate, of in single.items()
+            for candidate, of in resampled.items()
         },
     }
+
+
+def over_folds(parts: Sequence[RouterData], scores: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Macro mAP and routing gain, means over the folds: first of all questions, then of resamples.
+
+    Questions are resampled within their folds, by the same seed for every candidate.
+    """
+    of_folds: dict[str, list[np.ndarray]] = {"map_macro": [], "routing_gain": []}
+    for k, (part, of_part) in enumerate(zip(parts, scores, strict=True)):
+        counts = resamples(part.question_ids, RESAMPLES, seed=k)
+        counts = np.vstack([np.ones((1, len(part.texts))), counts])
+        precisions = resampled_precision(part.success, of_part, counts)
+        of_folds["map_macro"].append(resampled_map(precisions))
+        of_folds["routing_gain"].append(resampled_gain(part.success, of_part, part.cost[1], counts))
+    return {name: np.mean(values, axis=0) for name, values in of_folds.items()}
+
+
+def estimate(values: np.ndarray) -> dict[str, Any]:
+    """The first of ``values``, and the interval of the others."""
+    return {"value": float(values[0]), "ci": interval(values[1:])}
+
+
+def pooled(data: RouterData, scores: np.ndarray) -> dict[str, Any]:
+    """What needs no comparison of scores of different folds, or many questions."""
+    pairs = pair_gains(data.models, data.success, scores, data.cost[1])
+    return {
+        "ap": by_model(data, average_precision(data.success, scores)),
+        "ece": calibration_error(data.success, scores),
+        "pairs": pairs,
+    }
+
+
+def by_model(data: RouterData, values: np.ndarray) -> dict[str, float]:
+    return dict(zip(data.models, values.tolist(), strict=True))
 
 
 def cross_predict(
@@ -222,64 +259,42 @@ def without_categories(
 def report(data_sets: Mapping[str, Any], left_out: Mapping[str, Any]) -> Iterator[Any]:
     """The figures as tables."""
     for name, of in data_sets.items():
+        candidates = of["candidates"]
         yield (
             f"{name}: {of['rows']} rows, {of['questions']} questions, {of['near_duplicates']} of"
             f" them moved beside a near-duplicate; auto kept {', '.join(of['kept'])}"
         )
-        yield table(
-            ["", "macro mAP", "auto - it", "ECE", "routing gain", "auto - it"],
-            [_row(candidate, of) for candidate in of["candidates"]],
-        )
-        yield table(
-            ["model", "base rate", *of["candidates"]],
-            [
-                [model, rate, *(figures["ap"].get(model) for figures in of["candidates"].values())]
-                for model, rate in of["auto"]["base_rate"].items()
-            ],
-        )
-        yield table(
-            ["cheap", "dear", *of["candidates"]],
-            list(_pairs(of["candidates"])),
-        )
-    if left_out:
-        yield "MMLU-Pro, categories left out of training: macro mAP, and routing gain"
-        for key in ("map_macro", "routing_gain"):
-            columns = list(next(iter(left_out.values()))[key])
-            yield table(
-                ["left out", "rows", *columns],
-                [[name, of["rows"], *of[key].values()] for name, of in left_out.items()],
-            )
+        columns = ["macro mAP", "auto - it", "routing gain", "auto - it", "ECE"]
+        yield table(["", *columns], [_row(*item) for item in candidates.items()])
+        rows = [
+            [model, rate, *(figures["ap"][model] for figures in candidates.values())]
+            for model, rate in of["base_rate"].items()
+        ]
+        yield table(["average precision", "base rate", *candidates], rows)
+        pairs = zip(*(figures["pairs"] for figures in candidates.values()), strict=True)
+        rows = [[p[0]["cheap"], p[0]["dear"], *(each["gain"] for each in p)] for p in pairs]
+        yield table(["gain over cheap", "and dear", *candidates], rows)
+    for key in ("map_macro", "routing_gain") if left_out else ():
+        yield f"MMLU-Pro, categories left out of training: {key.replace('_', ' ')}"
+        rows = [[name, of["rows"], *of[key].values()] for name, of in left_out.items()]
+        yield table(["left out", "rows", *next(iter(left_out.values()))[key]], rows)
 
 
 def _row(candidate: str, of: Mapping[str, Any]) -> list[Any]:
-    figures = of["candidates"][candidate]
-    differences = of["auto"]["differences"].get(candidate)
-
-    def difference(key: str) -> str | None:
-        return None if differences is None else _with_ci(*differences[key].values())
-
-    return [
-        candidate,
-        _with_ci(figures["map_macro"], figures["ci"]),
-        difference("map_macro"),
-        figures["ece"]["calibrated"],
-        _with_ci(figures["routing_gain"], figures["routing_gain_ci"]),
-        difference("routing_gain"),
+    cells = [
+        cell
+        for key in ("map_macro", "routing_gain")
+        for cell in (
+            _with_ci(of[key]),
+            None if candidate == AUTO else _with_ci(of["auto_minus"][key]),
+        )
     ]
+    return [candidate, *cells, of["ece"]]
 
 
-def _pairs(candidates: Mapping[str, Any]) -> Iterator[list[Any]]:
-    of_candidates: Sequence[Sequence[Mapping[str, Any]]] = [
-        of["pairs"] for of in candidates.values()
-    ]
-    for pair in zip(*of_candidates, strict=True):
-        yield [pair[0]["cheap"], pair[0]["dear"], *(of["gain"] for of in pair)]
-
-
-def _with_ci(value: float | None, ci: Sequence[float] | None) -> str | None:
-    if value is None or ci is None:
-        return None
-    return f"{value:.4f} ({ci[0]:.4f} to {ci[1]:.4f})"
+def _with_ci(estimated: Mapping[str, Any]) -> str:
+    low, high = estimated["ci"]
+    return f"{estimated['value']:.4f} ({low:.4f} to {high:.4f})"
 
 
 if __name__ == "__main__":
