@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from chimera_train.config import Settings, parse_settings
-from chimera_train.errors import DataError
+from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import read_json, write_json
 from chimera_train.predict.arrays import load_arrays, save_arrays
 from chimera_train.predict.router_scorers import Floats, log_odds
@@ -52,7 +52,11 @@ def save_questions(directory: Path, questions: Sequence[Question]) -> None:
 def load_questions(directory: Path) -> list[Question]:
     """Read what ``save_questions`` wrote; raises DataError if it is damaged."""
     path = directory / QUESTIONS
-    return parse_settings(read_json(path), _Questions, str(path)).questions
+    values = read_json(path)
+    try:
+        return parse_settings(values, _Questions, str(path)).questions
+    except ConfigError as error:  # nobody edits this file: it is damaged data
+        raise DataError(str(error)) from error
 
 
 class Neighbour(NamedTuple):
