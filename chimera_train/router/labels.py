@@ -22,6 +22,7 @@ __all__ = [
     "Split",
     "grouped_folds",
     "router_data",
+    "solved_shares",
     "split",
 ]
 
@@ -133,7 +134,7 @@ class Split:
         parts = {"training": self.training, "validation": self.validation, "holdout": self.holdout}
         return {
             "n_questions": {name: len(data.texts) for name, data in parts.items()},
-            "balance": {name: _solved_shares(data) for name, data in parts.items()},
+            "balance": {name: solved_shares(data) for name, data in parts.items()},
             "near_duplicates": self.near_duplicates,
         }
 
@@ -241,7 +242,8 @@ def split(data: RouterData) -> Split:
     return parts
 
 
-def _solved_shares(data: RouterData) -> dict[str, float]:
+def solved_shares(data: RouterData) -> dict[str, float]:
+    """The share of its graded questions that each model solved; without models that have none."""
     graded = ~np.isnan(data.success)
     return {
         model: float((data.success[graded[:, m], m] >= SOLVED).mean())
