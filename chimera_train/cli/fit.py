@@ -108,7 +108,7 @@ def router(
     out: OutDir,
     params: ParamsOption = None,
     kind: Annotated[
-        Literal["auto", "prior", "tfidf_logreg", "knn", "boosted", "encoder"] | None,
+        Literal["auto", "prior", "tfidf_logreg", "knn", "boosted", "blend", "encoder"] | None,
         typer.Option(
             "--kind",
             help="The kind of router; auto keeps the best of those that need no encoder, and of"

@@ -27,6 +27,7 @@ from chimera_train.predict.router_scorers import (
     PRIOR,
     TERMS,
     TOKENIZER,
+    BlendScorer,
     BoostedScorer,
     Floats,
     NetworkScorer,
@@ -56,7 +57,7 @@ __all__ = [
 SCHEMA_VERSION = 2
 MANIFEST = "router.json"
 
-Kind = Literal["prior", "tfidf_logreg", "knn", "boosted", "encoder"]
+Kind = Literal["prior", "tfidf_logreg", "knn", "boosted", "blend", "encoder"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _REMEMBERED_TEXTS = 4096
@@ -199,6 +200,7 @@ def files_of(manifest: RouterManifest) -> list[str]:
         "tfidf_logreg": [*SKETCH_FILES, TERMS],
         "knn": [*SKETCH_FILES, NEIGHBOURS, KNN],
         "boosted": [*SKETCH_FILES, BOOSTED],
+        "blend": [*SKETCH_FILES, TERMS, BOOSTED],
     }[manifest.kind]
 
 
@@ -224,9 +226,11 @@ def _load_scorer(directory: Path, manifest: RouterManifest, threads: int) -> Sco
     sketch = TextSketch.load(directory)
     if manifest.kind == "knn":
         return NeighbourScorer.load(directory, sketch)
+    if manifest.kind == "tfidf_logreg":
+        return TermScorer.load(directory, sketch)
     if manifest.kind == "boosted":
         return BoostedScorer.load(directory, sketch)
-    return TermScorer.load(directory, sketch)
+    return BlendScorer([TermScorer.load(directory, sketch), BoostedScorer.load(directory, sketch)])
 
 
 class _Predicts(Protocol):

@@ -27,6 +27,7 @@ __all__ = [
     "PRIOR",
     "TERMS",
     "TOKENIZER",
+    "BlendScorer",
     "BoostedScorer",
     "NetworkScorer",
     "NetworkSettings",
@@ -191,6 +192,33 @@ class BoostedScorer:
     def load(cls, directory: Path, sketch: TextSketch) -> "BoostedScorer":
         """Read what :meth:`save` wrote; raises DataError if it is damaged."""
         return cls(sketch, TreeSums.load(directory / BOOSTED))
+
+
+class BlendScorer:
+    """The mean of the logits of several scorers.
+
+    Args:
+        scorers: of the same models; each has files of its own.
+
+    Raises:
+        DataError: they give different numbers of logits.
+    """
+
+    def __init__(self, scorers: Sequence[Scorer]) -> None:
+        if len({scorer.n_outputs for scorer in scorers}) != 1:
+            raise DataError("The router's parts are of different numbers of models: fit again.")
+        self._scorers = scorers
+
+    @property
+    def n_outputs(self) -> int:
+        return self._scorers[0].n_outputs
+
+    def logits(self, texts: Sequence[str]) -> Floats:
+        return np.mean([scorer.logits(texts) for scorer in self._scorers], axis=0)
+
+    def save(self, directory: Path) -> None:
+        for scorer in self._scorers:
+            scorer.save(directory)
 
 
 class NetworkSettings(Settings):

@@ -16,7 +16,7 @@ from chimera_train.predict.calibration import sigmoid
 from chimera_train.predict.router import Kind, Router
 from chimera_train.router.choose import choose
 from chimera_train.router.judge import judge
-from chimera_train.router.kinds import FITS, calibrated, term_space
+from chimera_train.router.kinds import calibrated, fit_kinds, term_space
 from chimera_train.router.labels import Split, router_data, split
 from chimera_train.router.settings import RouterSettings
 from chimera_train.router.store import CHECKPOINT, require_replaceable, write_router
@@ -67,8 +67,8 @@ def fit_router(
     parts = split(data)
     space = term_space(parts.training, settings)
     routers: dict[Kind, Router] = {
-        kind: calibrated(fit(parts.training, space, settings), parts.validation)
-        for kind, fit in FITS.items()
+        kind: calibrated(scorer, parts.validation)
+        for kind, scorer in fit_kinds(parts.training, space, settings).items()
     }
     work = out_dir.parent / f".{out_dir.name}.work"
     network = None

@@ -6,6 +6,7 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import Field, model_validator
 
 from chimera_train.config import Settings
+from chimera_train.predict.router import Kind
 from chimera_train.predict.router_text import Reads
 
 __all__ = ["SMALL", "BoostedSettings", "Objective", "RouterSettings", "SmallEncoder"]
@@ -68,12 +69,12 @@ class RouterSettings(Settings):
     Attributes:
         kind: ``prior``, success rates whatever the text; ``tfidf_logreg``, logistic regression on
             words; ``knn``, the most similar training questions; ``boosted``, trees on a sketch of
-            the text; ``encoder``, a fine-tuned language model, as published; or ``auto``: all but
-            the last are fitted, and that too where ``encoder`` is given, and the best on the
-            validation questions is kept.
+            the text; ``blend``, the mean of words and trees; ``encoder``, a fine-tuned language
+            model, as published; or ``auto``: all but the last are fitted, and that too where
+            ``encoder`` is given, and the best on the validation questions is kept.
         criterion: of ``auto``: ``routing_gain`` (``router.gain``), or ``map``, macro mAP, which
             also stands in where the former is not defined.
-        neighbours: training questions that ``knn`` averages over.
+        neighbours: training questions that ``knn`` averages over, but no more than a tenth.
         sketch_components: singular vectors of the sketch, for ``knn``, ``boosted`` and finding
             similar questions.
         max_vocabulary: words and pairs of words that the kinds without an encoder know, the most
@@ -106,9 +107,9 @@ class RouterSettings(Settings):
         precision: which of the two exported ONNX files the router runs on.
     """
 
-    kind: Literal["auto", "prior", "tfidf_logreg", "knn", "boosted", "encoder"] = "auto"
+    kind: Literal["auto"] | Kind = "auto"
     criterion: Literal["routing_gain", "map"] = "routing_gain"
-    neighbours: int = Field(default=50, ge=1)
+    neighbours: int = Field(default=100, ge=1)
     sketch_components: int = Field(default=64, ge=1)
     max_vocabulary: int = Field(default=30_000, ge=1)
     boosted: BoostedSettings = BoostedSettings()
