@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from sklearn.decomposition import TruncatedSVD
-from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
 
 from chimera_train.length.judge import CELL
@@ -21,7 +19,7 @@ from chimera_train.length.settings import LengthSettings
 from chimera_train.predict.encoder import Embedder, EncoderSketch
 from chimera_train.predict.features import Sketch
 from chimera_train.predict.text import TextSketch
-from chimera_train.predict.text_columns import TERM
+from chimera_train.term_space import fit_term_space
 
 __all__ = ["fit_sketch"]
 
@@ -50,31 +48,16 @@ def _of_terms(
     rows: pd.DataFrame,
     settings: LengthSettings,
 ) -> tuple[TextSketch | None, Floats]:
-    vectorizer = TfidfVectorizer(
-        token_pattern=TERM.pattern,
-        ngram_range=(1, 2),
-        sublinear_tf=True,
-        min_df=2,
-        max_features=settings.max_vocabulary,
+    space = fit_term_space(
+        texts,
+        components=settings.sketch_components,
+        max_vocabulary=settings.max_vocabulary,
+        seed=settings.seed,
     )
-    try:
-        weights = vectorizer.fit_transform(texts)
-    except ValueError:  # no text has a term, or no two texts share one
+    if space is None:
         return None, np.zeros(len(rows))
-    rank = min(weights.shape)
-    if rank < 2:
-        return None, np.zeros(len(rows))
-    svd = TruncatedSVD(min(settings.sketch_components, rank), random_state=settings.seed)
-    # Where all texts have the same terms, the shares of the variance, which is none, mean nothing.
-    with np.errstate(invalid="ignore", divide="ignore"):
-        svd.fit(weights)
-    coefficients, scores = _length_scores(weights, text, rows, settings.score_ridge)
-    sketch = TextSketch(
-        vectorizer.get_feature_names_out().tolist(),
-        vectorizer.idf_.astype(np.float32),
-        np.hstack([svd.components_.T, coefficients]).astype(np.float32),
-    )
-    return sketch, scores
+    coefficients, scores = _length_scores(space.weights, text, rows, settings.score_ridge)
+    return space.sketch(coefficients), scores
 
 
 def _of_embeddings(

@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ __all__ = [
     "Split",
     "grouped_folds",
     "router_data",
+    "solved_shares",
     "split",
 ]
 
@@ -82,6 +84,20 @@ class RouterData:
             return "ms", self.latency_ms
         return "output_tokens", self.output_tokens
 
+    def of_models(self, models: Sequence[str]) -> Self:
+        """The columns of ``models``, which are a part of its own, and the rows graded for one."""
+        columns = [self.models.index(model) for model in models]
+        chosen = dataclasses.replace(
+            self,
+            models=tuple(models),
+            success=self.success[:, columns],
+            latency_ms=self.latency_ms[columns],
+            weights=self.weights[:, columns],
+            output_tokens=None if self.output_tokens is None else self.output_tokens[columns],
+            halves=None if self.halves is None else self.halves[:, :, columns],
+        )
+        return chosen.select(chosen.weights.sum(axis=1) > 0)
+
     def select(self, mask: npt.NDArray[np.bool_]) -> Self:
         """The rows where ``mask`` is true."""
         return dataclasses.replace(
@@ -109,11 +125,17 @@ class Split:
     holdout: RouterData
     near_duplicates: int = 0
 
-    def balance(self) -> dict[str, dict[str, float]]:
-        """Part → model → share of its graded questions that it solved."""
+    def figures(self) -> dict[str, Any]:
+        """How many rows each part has, and how alike they are.
+
+        ``n_questions`` by part, ``balance`` by part and model (the share of graded questions that
+        it solved), and ``near_duplicates``.
+        """
+        parts = {"training": self.training, "validation": self.validation, "holdout": self.holdout}
         return {
-            name: _solved_shares(getattr(self, name))
-            for name in ("training", "validation", "holdout")
+            "n_questions": {name: len(data.texts) for name, data in parts.items()},
+            "balance": {name: solved_shares(data) for name, data in parts.items()},
+            "near_duplicates": self.near_duplicates,
         }
 
 
@@ -220,7 +242,8 @@ def split(data: RouterData) -> Split:
     return parts
 
 
-def _solved_shares(data: RouterData) -> dict[str, float]:
+def solved_shares(data: RouterData) -> dict[str, float]:
+    """The share of its graded questions that each model solved; without models that have none."""
     graded = ~np.isnan(data.success)
     return {
         model: float((data.success[graded[:, m], m] >= SOLVED).mean())

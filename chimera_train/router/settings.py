@@ -6,9 +6,10 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import Field, model_validator
 
 from chimera_train.config import Settings
+from chimera_train.predict.router import Kind
 from chimera_train.predict.router_text import Reads
 
-__all__ = ["SMALL", "Objective", "RouterSettings", "SmallEncoder"]
+__all__ = ["SMALL", "BoostedSettings", "Objective", "RouterSettings", "SmallEncoder"]
 
 SMALL = "small"
 
@@ -42,10 +43,45 @@ def _by_encoder(pretrained: N, small: N) -> Callable[[dict[str, Any]], N]:
     return lambda settings: small if settings.get("encoder") == SMALL else pretrained
 
 
+class BoostedSettings(Settings):
+    """How the trees of each model are fitted.
+
+    Attributes:
+        max_rounds: most trees of a model; fewer where held-out questions say so.
+        max_leaves: most leaves of a tree.
+        learning_rate: share of its leaves' values that a tree adds.
+        min_samples_leaf: least number of training questions in a leaf.
+        max_features: share of the columns that a tree may use.
+        ridge: penalty of the squared values of leaves.
+    """
+
+    max_rounds: int = Field(default=300, ge=1, le=10_000)
+    max_leaves: int = Field(default=8, ge=2, le=1024)
+    learning_rate: float = Field(default=0.03, gt=0, le=1)
+    min_samples_leaf: int = Field(default=20, ge=1)
+    max_features: float = Field(default=0.3, gt=0, le=1)
+    ridge: float = Field(default=1.0, ge=0)
+
+
 class RouterSettings(Settings):
     """How a router is trained. The paper (Chimera §3.3) publishes the encoder only.
 
     Attributes:
+        kind: ``prior``, success rates whatever the text; ``tfidf_logreg``, logistic regression on
+            words; ``knn``, the most similar training questions; ``boosted``, trees on a sketch of
+            the text; ``blend``, the mean of words and trees; ``encoder``, a fine-tuned language
+            model, as published; or ``auto``: all but the last are fitted, and that too where
+            ``encoder`` is given, and the best on the validation questions is kept.
+        criterion: of ``auto``: ``routing_gain`` (``router.gain``), or ``map``, macro mAP, which
+            also stands in where the former is not defined.
+        neighbours: training questions that ``knn`` averages over, but no more than a tenth.
+        sketch_components: singular vectors of the sketch, for ``knn``, ``boosted`` and finding
+            similar questions.
+        max_vocabulary: words and pairs of words that the kinds without an encoder know, the most
+            frequent first.
+        boosted: settings of the kind of that name.
+        keep_texts: whether the beginning of every training question is written beside the router,
+            for ``router explain``.
         encoder: a directory, a Hugging Face id ``org/name`` with an optional ``@revision``, or
             ``small``: an untrained ModernBERT with a vocabulary learned from the training texts,
             for narrow tasks and for machines without a GPU.
@@ -71,6 +107,13 @@ class RouterSettings(Settings):
         precision: which of the two exported ONNX files the router runs on.
     """
 
+    kind: Literal["auto"] | Kind = "auto"
+    criterion: Literal["routing_gain", "map"] = "routing_gain"
+    neighbours: int = Field(default=100, ge=1)
+    sketch_components: int = Field(default=64, ge=1)
+    max_vocabulary: int = Field(default=30_000, ge=1)
+    boosted: BoostedSettings = BoostedSettings()
+    keep_texts: bool = True
     encoder: str = Field(default="answerdotai/ModernBERT-large", min_length=1)
     small: SmallEncoder | None = None
     learning_rate: float = Field(default_factory=_by_encoder(3e-5, small=1e-3), gt=0)
@@ -87,6 +130,12 @@ class RouterSettings(Settings):
     patience: int = Field(default_factory=_by_encoder(3, small=10), ge=1)
     seed: int = Field(default=0, ge=0, lt=2**32)
     precision: Literal["fp32", "int8"] = "fp32"
+
+    @property
+    def trains_encoder(self) -> bool:
+        """Whether an encoder is fine-tuned, by itself or beside the other kinds."""
+        wanted = self.kind == "auto" and "encoder" in self.model_fields_set
+        return wanted or self.kind == "encoder"
 
     @model_validator(mode="after")
     def _shape_only_for_small(self) -> Self:

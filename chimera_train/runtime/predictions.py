@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from chimera_train.history import History
 from chimera_train.predict.features import StageRequest
+from chimera_train.predict.router import confidences
 
 __all__ = ["Batcher", "Prediction", "Predictors", "Query", "predict_batch"]
 
@@ -128,9 +129,8 @@ def _confidence(predictors: Predictors, queries: Sequence[Query]) -> npt.NDArray
     result = np.zeros((len(queries), len(predictors.models)))
     asked = [index for index, query in enumerate(queries) if query.with_confidence]
     if asked:
-        known = list(predictors.router.models)
-        by_model = predictors.router.predict([queries[index].user_text for index in asked])
-        result[asked] = by_model[:, [known.index(model) for model in predictors.models]]
+        texts = [queries[index].user_text for index in asked]
+        result[asked] = confidences(predictors.router, predictors.models, texts)
     return result
 
 

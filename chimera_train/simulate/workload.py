@@ -16,6 +16,7 @@ import pandas as pd
 
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.predict.features import StageRequest
+from chimera_train.predict.router import confidences, warn_of_unknown
 from chimera_train.scheduling.policy import Order
 from chimera_train.traces.history import stage_history
 from chimera_train.traces.split import HOLDOUT_FOLD, folds
@@ -44,7 +45,7 @@ class _Fitted(Protocol):
 
 
 class ConfidenceModel(_Fitted, Protocol):
-    """What is needed of a router (``predict.router.OnnxRouter``)."""
+    """What is needed of a router (``predict.router.Router``)."""
 
     def predict(self, texts: Sequence[str]) -> npt.NDArray[np.floating]:
         """q, shape (n, n_models)."""
@@ -290,10 +291,8 @@ def _confidence(
 ) -> npt.NDArray[np.float64]:
     if router is None:
         return np.zeros((len(texts), len(models)))
-    known = list(router.models)
-    _check_fitted("router", known, models)
-    q = np.asarray(router.predict(texts), dtype=np.float64)
-    return q[:, [known.index(model) for model in models]]
+    warn_of_unknown(router, models)
+    return confidences(router, models, texts)
 
 
 def _check_fitted(what: str, known: Sequence[str], models: Sequence[str]) -> None:

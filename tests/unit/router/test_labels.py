@@ -207,7 +207,10 @@ def test_near_duplicates_are_in_the_lowest_fold_of_theirs() -> None:
 
 def test_balance_is_the_share_solved_in_each_part() -> None:
     data = _data(np.tile([[0.0, np.nan], [1.0, 0.4]], (100, 1)))
-    balance = split(data).balance()
+    figures = split(data).figures()
+    assert sum(figures["n_questions"].values()) == 200
+    assert figures["near_duplicates"] == 0
+    balance = figures["balance"]
     assert list(balance) == ["training", "validation", "holdout"]
     for shares in balance.values():
         assert 0.2 < shares["a"] < 0.8

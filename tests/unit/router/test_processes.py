@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from chimera_train.output import Output
-from chimera_train.router.fit import METRICS, fit_router
+from chimera_train.router.fit import fit_router
 from chimera_train.router.processes import is_main_process, leave_to_main
 from chimera_train.router.settings import RouterSettings
+from chimera_train.router.store import METRICS
 
 
 def test_all_but_the_main_process_end(monkeypatch: pytest.MonkeyPatch) -> None:

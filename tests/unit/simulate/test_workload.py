@@ -179,11 +179,14 @@ def test_traces_that_do_not_cover_the_pool_are_refused(traces, change, named):
         build(change(traces))
 
 
-def test_a_model_that_the_router_does_not_know_is_refused(traces):
+def test_a_model_that_the_router_does_not_know_gets_the_mean_of_the_others(traces, caplog):
     router = Router()
     router.models = ("m-other", "m-large", "m-tiny")
-    with pytest.raises(DataError, match="not fitted on 'm-small'"):
-        build(traces, router=router)
+    workload = build(traces, router=router)
+    q = router.predict(router.texts)
+    small = workload.models.index("m-small")
+    np.testing.assert_allclose(workload.confidence[:, small], q.mean(axis=1))
+    assert "not fitted on m-small, only on m-other, m-large, m-tiny" in caplog.text
 
 
 @pytest.mark.parametrize(
