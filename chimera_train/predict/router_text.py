@@ -14,12 +14,12 @@ __all__ = ["Reads", "router_text"]
 Reads = Literal["user", "system+user"]
 
 
-def router_text(reads: Reads, system: str | None, user: str) -> str:
+def router_text(reads: Reads, system: str, user: str) -> str:
     """The text that a router reads.
 
     Args:
         reads: which parts of the prompt.
-        system: the system prompt, if there is one.
+        system: the system prompt, empty where there is none.
         user: the text of all other messages.
     """
     if reads == "system+user" and system:

@@ -40,7 +40,8 @@ def evaluate_router(directory: Path, traces: Traces, output: Output) -> dict[str
     """
     kind = read_manifest(directory).kind
     router = load_router(directory)
-    known, unseen = _parts(router.models, router_data(traces), fitted_questions(directory), output)
+    data = router_data(traces, router.reads)
+    known, unseen = _parts(router.models, data, fitted_questions(directory), output)
     columns = [router.models.index(model) for model in unseen.models]
 
     def predict(texts: Sequence[str]) -> npt.NDArray[np.float64]:

@@ -57,7 +57,7 @@ def fit_router(
         ChimeraError: the trained network cannot be exported.
     """
     require_replaceable(out_dir)
-    data = router_data(load_traces(traces_dir))
+    data = router_data(load_traces(traces_dir), settings.reads)
     n_questions = len(set(data.question_ids))
     if n_questions < _LEAST_QUESTIONS:
         raise DataError(
@@ -87,7 +87,7 @@ def fit_router(
     }
     with replaced_directory(out_dir) as staging:
         if network is not None and choice.kind == "encoder":
-            metrics |= network.figures(chosen.calibration, parts.holdout)
+            metrics |= network.figures(chosen.calibration, parts.holdout, output)
             network.save_checkpoint(staging / CHECKPOINT)
         write_router(staging, choice.kind, chosen, parts, space, metrics, settings)
     if network is not None:

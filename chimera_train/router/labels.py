@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from chimera_train.errors import DataError
+from chimera_train.predict.router_text import Reads, router_text
 from chimera_train.router.duplicates import near_duplicate_groups
 from chimera_train.traces.split import HOLDOUT_FOLD, folds
 from chimera_train.traces.store import Traces
@@ -139,11 +140,12 @@ class Split:
         }
 
 
-def router_data(traces: Traces) -> RouterData:
+def router_data(traces: Traces, reads: Reads = "user") -> RouterData:
     """Success rates per question and model, from the graded programs.
 
-    The text is the user text of a program's first stage, because that is what the gateway sees of
-    a new program, and the question's own text where traces were collected without texts.
+    The text is made of the prompt of a program's first stage (``predict.router_text``), because
+    that is what the gateway sees of a new program; where traces were collected without texts, the
+    question's own text stands for the user's.
 
     Raises:
         DataError: nothing is graded, a score is outside 0..1, or a question has no text.
@@ -159,10 +161,13 @@ def router_data(traces: Traces) -> RouterData:
         raise DataError(f"Program {wrong.program_id} has score {wrong.score}, outside 0..1.")
 
     # Stages come sorted, so the first row of a program is its first stage.
-    prompts = traces.stages.drop_duplicates("program_id").set_index("program_id")["user_text"]
+    prompts = traces.stages.drop_duplicates("program_id").set_index("program_id")
     questions = traces.questions.drop_duplicates("question_id").set_index("question_id")["text"]
-    text = programs["program_id"].map(prompts)
-    programs = programs.assign(text=text.fillna(programs["question_id"].map(questions)))
+    text = programs["program_id"].map(prompts["user_text"])
+    programs = programs.assign(
+        text=text.fillna(programs["question_id"].map(questions)),
+        system=programs["program_id"].map(prompts["system_text"]).astype(object).fillna(""),
+    )
     blank = programs["text"].isna() | (programs["text"].str.strip() == "")
     if blank.any():
         raise DataError(
@@ -171,6 +176,10 @@ def router_data(traces: Traces) -> RouterData:
             " them, or give the questions with their texts on import."
         )
 
+    programs["text"] = [
+        router_text(reads, system, user)
+        for system, user in zip(programs["system"], programs["text"], strict=True)
+    ]
     samples = programs.sort_values("sample")
     scores = samples.groupby(["question_id", "text", "model"])["score"]
     rates = scores.mean().unstack()

@@ -9,9 +9,10 @@ import numpy as np
 from chimera_train.output import Output
 from chimera_train.predict.calibration import Calibration
 from chimera_train.predict.router import Router
-from chimera_train.predict.router_scorers import NETWORKS, NetworkScorer, NetworkSettings
+from chimera_train.predict.router_scorers import NETWORKS, Floats, NetworkScorer, NetworkSettings
 from chimera_train.pretrained import quiet_transformers
 from chimera_train.router.export import export_router
+from chimera_train.router.gain import prices, routed
 from chimera_train.router.labels import RouterData, Split
 from chimera_train.router.metrics import macro_map
 from chimera_train.router.settings import RouterSettings
@@ -19,6 +20,9 @@ from chimera_train.router.train import Trained, train
 from chimera_train.router.watch import Curves
 
 __all__ = ["FittedNetwork", "fit_network"]
+
+
+_LEAST_AGREEMENT = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +42,15 @@ class FittedNetwork:
         self.trained.model.save_pretrained(directory)
         self.trained.tokenizer.save_pretrained(directory)
 
-    def figures(self, calibration: Calibration, holdout: RouterData) -> dict[str, Any]:
-        """How it was trained, and what 8 bits change on the holdout questions."""
+    def figures(
+        self, calibration: Calibration, holdout: RouterData, output: Output
+    ) -> dict[str, Any]:
+        """How it was trained, and what 8 bits change on the holdout questions.
+
+        ``int8.agreement`` is the share of questions that are sent to the same model, as a mean over
+        all prices of a unit of cost that make a difference. Where 8 bits are what will run and it
+        is below 99 %, a warning says so.
+        """
         scorer = self.scorer
         q = {
             precision: Router(
@@ -50,8 +61,15 @@ class FittedNetwork:
             ).predict(holdout.texts)
             for precision in NETWORKS
         }
+        agreement = _agreement(q["fp32"], q["int8"], holdout.cost[1])
+        if scorer.settings.precision == "int8" and agreement < _LEAST_AGREEMENT:
+            output.warn(
+                f"with 8 bits {1 - agreement:.1%} of the questions go to another model than in full"
+                " precision: set fit_router.precision to fp32 unless the time saved is worth it."
+            )
         return {
             "int8": {
+                "agreement": agreement,
                 "map_macro": macro_map(holdout.success, q["int8"]),
                 "largest_difference": float(np.abs(q["int8"] - q["fp32"]).max()),
             },
@@ -92,3 +110,10 @@ def fit_network(
         precision=settings.precision,
     )
     return FittedNetwork(NetworkScorer(exported, network), trained)
+
+
+def _agreement(first: Floats, second: Floats, cost: Floats) -> float:
+    if np.isnan(cost).any():
+        return float((first.argmax(axis=1) == second.argmax(axis=1)).mean())
+    at = prices(first, cost)
+    return float((routed(first, cost, at) == routed(second, cost, at)).mean())

@@ -24,6 +24,8 @@ from chimera_train.traces.store import Traces, load_traces
 class StandIn:
     """Is the less confident the longer the text is, and twice as sure as it says."""
 
+    reads = "user"
+
     def __init__(self, models: Sequence[str]) -> None:
         self.models = tuple(models)
 

@@ -102,7 +102,11 @@ def test_metrics_are_those_of_the_exported_router_on_the_holdout(
 
 
 def test_refits_from_its_own_checkpoint_in_place_of_the_old_router(
-    fitted: tuple[Path, dict[str, Any]], traces: Path, settings: RouterSettings, output: Output
+    fitted: tuple[Path, dict[str, Any]],
+    traces: Path,
+    settings: RouterSettings,
+    output: Output,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     out, first = fitted
     again = settings.model_copy(
@@ -113,10 +117,13 @@ def test_refits_from_its_own_checkpoint_in_place_of_the_old_router(
             "precision": "int8",
         }
     )
+    capfd.readouterr()
     metrics = fit_router(traces, out, again, output)
     assert {path.name for path in out.iterdir()} == FILES
     assert metrics["epochs"] == {"trained": 1, "best": 1}
     assert metrics["map_macro"] == metrics["int8"]["map_macro"]
+    warned = "go to another model than in full precision" in capfd.readouterr().err
+    assert warned == (metrics["int8"]["agreement"] < 0.99)
     assert metrics["baselines"] == first["baselines"]
 
 

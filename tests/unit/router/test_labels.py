@@ -132,6 +132,29 @@ def test_text_is_the_first_prompt_or_else_the_question(tmp_path: Path) -> None:
     assert data.texts == ["first", "plain question"]
 
 
+def test_system_prompts_are_read_if_they_are_to_be(tmp_path: Path) -> None:
+    programs = [_program("q1", "a"), _program("q2", "a")]
+    _load(tmp_path, programs, {"q2": "plain question"})
+    stages = [
+        {
+            "program_id": program["program_id"],
+            "stage_index": 0,
+            "stage": "s",
+            "prompt_tokens": 1,
+            "output_tokens": 1,
+            "attempt": 1,
+            **texts,
+        }
+        for program, texts in zip(
+            programs, [{"system_text": "Be brief.", "user_text": "Why?"}, {}], strict=True
+        )
+    ]
+    write_table(tmp_path, "stages", stages)
+    loaded = load_traces(tmp_path)
+    assert router_data(loaded).texts == ["Why?", "plain question"]
+    assert router_data(loaded, "system+user").texts == ["Be brief.\n\nWhy?", "plain question"]
+
+
 def test_workflows_that_ask_differently_are_rows_of_their_own(tmp_path: Path) -> None:
     data = _load(
         tmp_path,

@@ -4,12 +4,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import transformers
 
 from chimera_train.errors import ChimeraError
 from chimera_train.output import Output
+from chimera_train.router.encoder import build_encoder
 from chimera_train.router.labels import Split, router_data, split
 from chimera_train.router.objectives import OBJECTIVES
-from chimera_train.router.settings import RouterSettings
+from chimera_train.router.settings import RouterSettings, SmallEncoder
 from chimera_train.router.train import Trained, train
 from chimera_train.traces.store import load_traces
 
@@ -131,6 +133,23 @@ def test_the_objective_that_routes_best_is_kept(
     alone = settings.model_copy(update={"epochs": 1, "objective": found.objective})
     expected = _train(parts, alone, tmp_path / "alone", output)
     assert expected.validation[found.objective] == found.validation[found.objective]
+
+
+def test_frozen_layers_stay_as_they_are(
+    parts: Split, settings: RouterSettings, tmp_path: Path, output: Output
+) -> None:
+    two_layers = SmallEncoder(hidden_size=32, layers=2, heads=2)
+    frozen = settings.model_copy(update={"epochs": 1, "small": two_layers, "freeze_layers": 1})
+    transformers.set_seed(frozen.seed)
+    untrained, _ = build_encoder(frozen, parts.training.models, parts.training.texts)
+    trained = _train(parts, frozen, tmp_path, output)
+    before = untrained.state_dict()
+    same = {name for name, now in trained.model.state_dict().items() if now.equal(before[name])}
+    assert {name for name in before if "embeddings" in name or "layers.0." in name} <= same
+    assert not {name for name in before if "layers.1.attn" in name} & same
+    # The weights of the best epoch are found again without training.
+    again = _train(parts, frozen, tmp_path, output)
+    _assert_same(again, trained)
 
 
 def test_a_training_that_diverges_says_so(

@@ -96,6 +96,7 @@ def config(tmp_path, traces_dir, step_time, monkeypatch):
 
     class Router:
         models = ("m-small", "m-large")
+        reads = "user"
 
         def predict(self, texts):
             return np.tile([0.4, 0.9], (len(texts), 1))

@@ -19,6 +19,7 @@ class Router:
     """q of a model depends on the text alone, so that a mixed-up text or column shows."""
 
     models = ("m-other", "m-large", "m-small")
+    reads = "user"
 
     def predict(self, texts):
         self.texts = list(texts)
@@ -78,6 +79,14 @@ def test_trajectories_are_the_programs_of_the_traces(traces):
     assert length.requests["m-large"][0] == StageRequest(
         "math", "solve", "user q0-m-large-0 0", 4, 14, 20
     )
+
+
+def test_a_router_may_read_system_prompts(traces):
+    router = Router()
+    router.reads = "system+user"
+    stages = traces.stages.assign(system_text="Be brief.")
+    build(replace(traces, stages=stages), router=router)
+    assert all(text.startswith("Be brief.\n\nuser q") for text in router.texts)
 
 
 def test_an_oracle_knows_what_happened(traces):
