@@ -20,7 +20,8 @@ def stage_history(traces: Traces) -> pd.DataFrame:
     earlier stages), finish_reason.
 
     ``text`` is the stage's user message; where it was not stored, the question; where neither was,
-    empty. A system prompt that was not stored is empty, too. System tokens that were not recorded count as 0, user tokens as the rest of the prompt.
+    empty. A system prompt that was not stored is empty, too. System tokens that were not recorded
+    count as 0, user tokens as the rest of the prompt.
     """
     programs = traces.programs.set_index("program_id")
     stages = traces.stages[traces.stages["error"].isna()]
