@@ -1,24 +1,26 @@
 """Fitting the text sketch: directions in which the training texts differ, and lengths do.
 
 Singular vectors tell texts apart; they do not know what is wanted of them. A ridge regression of
-the lengths on the terms does, so each model gets its coefficients as one direction more. A row that
-helped to fit its own score would promise too much, so training rows get the scores of coefficients
-fitted on the other folds.
+the lengths on the terms, and on the embeddings where there are some, does, so each model gets its
+coefficients as one direction more. A row that helped to fit its own score would promise too much,
+so training rows get the scores of coefficients fitted on the other folds.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.sparse import csr_matrix, hstack
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
 
 from chimera_train.length.judge import CELL
 from chimera_train.length.settings import LengthSettings
-from chimera_train.predict.encoder import Embedder, EncoderSketch
+from chimera_train.predict.encoder import Embedder, EncoderSketch, JointSketch
 from chimera_train.predict.features import Sketch
 from chimera_train.predict.text import TextSketch
 from chimera_train.predict.text_columns import TERM
@@ -33,23 +35,45 @@ def fit_sketch(
 ) -> tuple[Sketch | None, Floats]:
     """A sketch of the rows' texts, and each row's score from the other folds, shape (n,).
 
-    Of embeddings where there is an ``embedder``, else of TF-IDF. No sketch, and scores of zero,
-    where the texts tell nothing apart or the settings leave it out.
+    Of TF-IDF, and of embeddings beside it where there is an ``embedder``. No sketch, and scores of
+    zero, where the texts tell nothing apart or the settings leave it out.
     """
     text, texts = pd.factorize(rows["text"], sort=True)
     if settings.sketch_components == 0:
         return None, np.zeros(len(rows))
+    terms = _terms(list(texts), settings)
     if embedder is not None:
-        return _of_embeddings(embedder, text, list(texts), rows, settings)
-    return _of_terms(text, list(texts), rows, settings)
+        return _joint(terms, embedder, text, list(texts), rows, settings)
+    if not terms.names:
+        return None, np.zeros(len(rows))
+    coefficients, scores = _length_scores(terms.vectors, text, rows, settings.score_ridge)
+    return terms.sketch(terms.directions, coefficients), scores
 
 
-def _of_terms(
-    text: npt.NDArray[np.int64],
-    texts: Sequence[str],
-    rows: pd.DataFrame,
-    settings: LengthSettings,
-) -> tuple[TextSketch | None, Floats]:
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """The terms of texts; none where there is too little of them.
+
+    Attributes:
+        names, idf: of each term.
+        vectors: TF-IDF of the texts, shape (n_texts, n_terms).
+        directions: leading singular vectors as columns, shape (n_terms, k).
+    """
+
+    names: list[str]
+    idf: Floats
+    vectors: csr_matrix
+    directions: Floats
+
+    def sketch(self, *directions: Floats) -> TextSketch:
+        """What projects on these columns, each part of shape (n_terms, any)."""
+        return TextSketch(
+            self.names, self.idf.astype(np.float32), np.hstack(directions).astype(np.float32)
+        )
+
+
+def _terms(texts: Sequence[str], settings: LengthSettings) -> _Terms:
+    none = _Terms([], np.zeros(0), csr_matrix((len(texts), 0)), np.zeros((0, 0)))
     vectorizer = TfidfVectorizer(
         token_pattern=TERM.pattern,
         ngram_range=(1, 2),
@@ -58,41 +82,42 @@ def _of_terms(
         max_features=settings.max_vocabulary,
     )
     try:
-        weights = vectorizer.fit_transform(texts)
+        vectors = vectorizer.fit_transform(texts)
     except ValueError:  # no text has a term, or no two texts share one
-        return None, np.zeros(len(rows))
-    rank = min(weights.shape)
+        return none
+    rank = min(vectors.shape)
     if rank < 2:
-        return None, np.zeros(len(rows))
+        return none
     svd = TruncatedSVD(min(settings.sketch_components, rank), random_state=settings.seed)
     # Where all texts have the same terms, the shares of the variance, which is none, mean nothing.
     with np.errstate(invalid="ignore", divide="ignore"):
-        svd.fit(weights)
-    coefficients, scores = _length_scores(weights, text, rows, settings.score_ridge)
-    sketch = TextSketch(
-        vectorizer.get_feature_names_out().tolist(),
-        vectorizer.idf_.astype(np.float32),
-        np.hstack([svd.components_.T, coefficients]).astype(np.float32),
-    )
-    return sketch, scores
+        svd.fit(vectors)
+    names = vectorizer.get_feature_names_out().tolist()
+    return _Terms(names, vectorizer.idf_, vectors, svd.components_.T)
 
 
-def _of_embeddings(
+def _joint(
+    terms: _Terms,
     embedder: Embedder,
     text: npt.NDArray[np.int64],
     texts: Sequence[str],
     rows: pd.DataFrame,
     settings: LengthSettings,
-) -> tuple[EncoderSketch | None, Floats]:
+) -> tuple[JointSketch | None, Floats]:
+    """Directions of the terms, of the embeddings, and of the lengths in both together."""
     from chimera_train.length.encoder import fit_projection  # torch takes seconds
 
     embeddings = embedder.embed(texts)
     mean, projection = fit_projection(embeddings, settings.sketch_components)
     if not projection.shape[1]:
         return None, np.zeros(len(rows))
-    centred = embeddings - mean
-    coefficients, scores = _length_scores(centred, text, rows, settings.score_ridge)
-    return EncoderSketch(embedder, mean, np.hstack([projection, coefficients])), scores
+    # Both have length one, and the penalty weighs them alike.
+    both = hstack([terms.vectors, csr_matrix(embeddings - mean)], format="csr")
+    coefficients, scores = _length_scores(both, text, rows, settings.score_ridge)
+    n, k = terms.directions.shape
+    of_terms = terms.sketch(terms.directions, np.zeros((n, projection.shape[1])), coefficients[:n])
+    of_embedding = np.hstack([np.zeros((embedder.dim, k)), projection, coefficients[n:]])
+    return JointSketch(of_terms, EncoderSketch(embedder, mean, of_embedding)), scores
 
 
 def _length_scores(
