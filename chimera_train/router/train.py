@@ -5,6 +5,7 @@ of the epoch with the best macro mAP are kept.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import transformers
-from accelerate import PartialState
 from datasets import Dataset
 from safetensors.torch import load_model
 from scipy.special import expit
@@ -32,11 +32,12 @@ from chimera_train.output import Output
 from chimera_train.predict.reading import TextReader
 from chimera_train.router.checkpoints import fingerprint, finish, finished, last_checkpoint, prepare
 from chimera_train.router.encoder import build_encoder
+from chimera_train.router.freeze import FrozenOutputs, LowerLayers, collate
 from chimera_train.router.gain import routing_gain
 from chimera_train.router.labels import RouterData
 from chimera_train.router.metrics import macro_map
 from chimera_train.router.objectives import OBJECTIVES, objective_loss
-from chimera_train.router.processes import is_main_process, leave_to_main
+from chimera_train.router.processes import is_main_process, leave_to_main, n_processes
 from chimera_train.router.settings import Objective, RouterSettings
 from chimera_train.router.watch import Curves, Watch
 
@@ -92,7 +93,7 @@ def train(
 
     def trained(objective: Objective) -> Trained:
         one = settings.model_copy(update={"objective": objective})
-        found = _train_one(training, validation, one, work / objective, output, curves)
+        found = _train_one(training, validation, one, objective, work / objective, output, curves)
         validated.update(found.validation)
         return found
 
@@ -112,6 +113,7 @@ def _train_one(
     training: RouterData,
     validation: RouterData,
     settings: RouterSettings,
+    objective: Objective,
     work: Path,
     output: Output,
     curves: Curves | None,
@@ -119,33 +121,35 @@ def _train_one(
     transformers.set_seed(settings.seed)
     model, tokenizer = build_encoder(settings, training.models, training.texts)
     arguments = _arguments(settings, work)
+    lower = None
+    if settings.freeze_layers:
+        lower = LowerLayers(model.to(arguments.device), settings.freeze_layers)
     with arguments.main_process_first():
         prepare(work, fingerprint(training, validation, settings))
-    reader = TextReader(
-        Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()),
-        max_length=settings.max_length,
-        tail_share=settings.tail_share,
-    )
-    outcome = finished(work)
-    if outcome is None:
+        reader = _reader(tokenizer, settings)
+        train_set, validation_set = (
+            _data_set(part, reader, lower, work / f"{name}.f16", output)
+            for name, part in (("training", training), ("validation", validation))
+        )
+    with nullcontext() if lower is None else lower.taken_out():
         trainer = Trainer(
             model=model,
             args=arguments,
-            train_dataset=_dataset(training, reader),
-            eval_dataset=_dataset(validation, reader),
-            data_collator=DataCollatorWithPadding(tokenizer),
-            compute_loss_func=_Loss(settings),
+            train_dataset=train_set,
+            eval_dataset=validation_set,
+            data_collator=DataCollatorWithPadding(tokenizer) if lower is None else collate,
+            compute_loss_func=_Loss(objective, settings.learning_rate),
             compute_metrics=_Metrics(validation),
         )
-        outcome = _run(trainer, settings, work, output, curves)
-    load_model(model, work / f"checkpoint-{outcome['best_step']}" / "model.safetensors")
+        outcome = finished(work) or _run(trainer, settings, work, output, curves)
+        load_model(model, work / f"checkpoint-{outcome['best_step']}" / "model.safetensors")
     return Trained(
         model=model.cpu().eval(),
         tokenizer=tokenizer,
-        objective=settings.objective,
+        objective=objective,
         best_epoch=outcome["best_epoch"],
         epochs=outcome["epochs"],
-        validation={settings.objective: outcome["validation"]},
+        validation={objective: outcome["validation"]},
     )
 
 
@@ -183,9 +187,11 @@ def _arguments(settings: RouterSettings, work: Path) -> TrainingArguments:
     on_gpu = torch.cuda.is_available()
     # Since Ampere GPUs compute in bf16 and TF32; earlier ones would only emulate bf16.
     is_recent = on_gpu and torch.cuda.get_device_capability() >= (8, 0)
-    per_process = -(-settings.batch_size // PartialState().num_processes)
+    per_process = -(-settings.batch_size // n_processes())
     return TrainingArguments(
         output_dir=str(work),
+        # Processes without a GPU only find each other if they are told that there is none.
+        use_cpu=n_processes() > 1 and not on_gpu,
         seed=settings.seed,
         learning_rate=settings.learning_rate,
         num_train_epochs=settings.epochs,
@@ -208,20 +214,29 @@ def _arguments(settings: RouterSettings, work: Path) -> TrainingArguments:
         label_names=["labels"],
         # The loss below is already a mean; the default would multiply it by the number of devices.
         average_tokens_across_devices=False,
+        ddp_find_unused_parameters=False,
         report_to="none",
         disable_tqdm=True,
     )
 
 
-def _dataset(data: RouterData, reader: TextReader) -> Dataset:
-    ids = reader.read(data.texts)
-    return Dataset.from_dict(
-        {
-            "input_ids": ids,
-            "attention_mask": [[1] * len(row) for row in ids],
-            "labels": _labels(data),
-        }
+def _reader(tokenizer: Any, settings: RouterSettings) -> TextReader:
+    return TextReader(
+        Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()),
+        max_length=settings.max_length,
+        tail_share=settings.tail_share,
     )
+
+
+def _data_set(
+    data: RouterData, reader: TextReader, lower: LowerLayers | None, path: Path, output: Output
+) -> Dataset | FrozenOutputs:
+    """Token ids of the texts, or what the frozen layers make of them, and labels."""
+    ids, labels = reader.read(data.texts), _labels(data)
+    if lower is not None:
+        return lower.outputs(ids, labels, path, output)
+    mask = [[1] * len(row) for row in ids]
+    return Dataset.from_dict({"input_ids": ids, "attention_mask": mask, "labels": labels})
 
 
 def _labels(data: RouterData) -> npt.NDArray[np.float32]:
@@ -232,16 +247,17 @@ def _labels(data: RouterData) -> npt.NDArray[np.float32]:
 class _Loss:
     """What the ``Trainer`` asks for the loss of a batch."""
 
-    def __init__(self, settings: RouterSettings) -> None:
-        self._settings = settings
+    def __init__(self, objective: Objective, learning_rate: float) -> None:
+        self._objective = objective
+        self._learning_rate = learning_rate
 
     def __call__(self, outputs: Any, labels: torch.Tensor, **_: Any) -> torch.Tensor:
         rates, weights = labels.unbind(1)
-        loss = objective_loss(self._settings.objective, outputs.logits.float(), rates, weights)
+        loss = objective_loss(self._objective, outputs.logits.float(), rates, weights)
         if not torch.isfinite(loss):
             raise ChimeraError(
                 f"The router's training diverged, its loss is {loss.item()}: lower"
-                f" fit_router.learning_rate, which is {self._settings.learning_rate:g}."
+                f" fit_router.learning_rate, which is {self._learning_rate:g}."
             )
         return loss
 
