@@ -135,26 +135,26 @@ def routed(scores: Array, cost: Array, at: Array) -> npt.NDArray[np.int64]:
 def _curves(
     success: Array, confidence: Array, cost: Array, counts: Array
 ) -> Iterator[Curves | None]:
-    """Of each row of ``counts``; choices and prices are those of all rows."""
+    """Of each row of ``counts``: what the policies of all rows come to, at the same budgets.
+
+    A policy is a price, or a share of the questions for each of two models.
+    """
     complete = ~np.isnan(success).any(axis=1)
-    if np.isnan(cost).any() or not complete.any():
+    success, confidence, counts = success[complete], confidence[complete], counts[:, complete]
+    mixed = [] if np.isnan(cost).any() or not len(success) else _hull(cost, success.mean(axis=0))
+    if len(mixed) < 2:  # the cheapest model is the most accurate
         yield from [None] * len(counts)
         return
-    success, confidence, counts = success[complete], confidence[complete], counts[:, complete]
+    budgets = np.linspace(cost[mixed[0]], cost[mixed[-1]], _GRID_POINTS)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     by_router, by_oracle = (
         _points(scores, success, cost, shares) for scores in (confidence, success)
     )
     for accuracy, router, oracle in zip(shares @ success, by_router, by_oracle, strict=True):
-        low, high = cost.min(), cost[np.lexsort((cost, -accuracy))[0]]
-        if low == high:
-            yield None
-            continue
-        budgets = np.linspace(low, high, _GRID_POINTS)
         yield Curves(
             budgets,
             routed=np.interp(budgets, *router),
-            mixed=np.interp(budgets, *_hull(cost, accuracy)),
+            mixed=np.interp(budgets, cost[mixed], accuracy[mixed]),
             oracle=np.interp(budgets, *oracle),
         )
 
@@ -169,18 +169,17 @@ def _points(
     return zip(costs, accuracies, strict=True)
 
 
-def _hull(cost: Array, accuracy: Array) -> tuple[Array, Array]:
-    """The points on the upper hull, from the cheapest to the most accurate."""
-    hull: list[tuple[float, float]] = []
-    for m in np.lexsort((-accuracy, cost)):
-        point = (float(cost[m]), float(accuracy[m]))
-        if hull and point[1] <= hull[-1][1]:
+def _hull(cost: Array, accuracy: Array) -> list[int]:
+    """The models on the upper hull, from the cheapest to the most accurate."""
+    points = list(zip(cost.tolist(), accuracy.tolist(), strict=True))
+    hull: list[int] = []
+    for m in np.lexsort((-accuracy, cost)).tolist():
+        if hull and points[m][1] <= points[hull[-1]][1]:
             continue  # dearer and no better
-        while len(hull) > 1 and _rises_less(hull[-2], hull[-1], point):
+        while len(hull) > 1 and _rises_less(points[hull[-2]], points[hull[-1]], points[m]):
             hull.pop()
-        hull.append(point)
-    costs, accuracies = np.array(hull).T
-    return costs, accuracies
+        hull.append(m)
+    return hull
 
 
 def _rises_less(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:

@@ -50,7 +50,7 @@ def term_space(training: RouterData, settings: RouterSettings) -> TermSpace:
         max_vocabulary=settings.max_vocabulary,
         seed=settings.seed,
     )
-    if space is None:
+    if not space.names:
         raise DataError(
             f"No two of the {len(training.texts)} training questions share words, so there is"
             " nothing to learn from texts: collect more questions, or other texts."

@@ -110,7 +110,7 @@ class RouterSettings(Settings):
     kind: Literal["auto"] | Kind = "auto"
     criterion: Literal["routing_gain", "map"] = "routing_gain"
     neighbours: int = Field(default=100, ge=1)
-    sketch_components: int = Field(default=64, ge=1)
+    sketch_components: int = Field(default=32, ge=1)
     max_vocabulary: int = Field(default=30_000, ge=1)
     boosted: BoostedSettings = BoostedSettings()
     keep_texts: bool = True

@@ -89,7 +89,7 @@ def write_router(
     """
     training, scorer = parts.training, router.scorer
     scorer.save(directory)
-    sketch = space.sketch()
+    sketch = space.sketch(space.directions)
     sketch.save(directory)
     Neighbours.of(sketch, training.texts, training.success).save(directory)
     save_questions(

@@ -29,14 +29,14 @@ def fit_terms(training: RouterData, space: TermSpace) -> TermScorer:
     """
     of_models = [outcomes(training, m) for m in range(len(training.models))]
     prior = log_odds(prior_rates(training))
-    strength = _best_strength(training, space.weights, of_models)
+    strength = _best_strength(training, space.vectors, of_models)
     columns = [
-        _regression(space.weights, rows, strength, logit)
+        _regression(space.vectors, rows, strength, logit)
         for rows, logit in zip(of_models, prior, strict=True)
     ]
     coefficients = np.column_stack([column for column, _ in columns])
     intercepts = np.array([intercept for _, intercept in columns])
-    return TermScorer(space.sketch(), coefficients.astype(np.float32), intercepts)
+    return TermScorer(space.sketch(space.directions), coefficients.astype(np.float32), intercepts)
 
 
 def _best_strength(training: RouterData, weights: Any, of_models: list[Outcomes]) -> float:

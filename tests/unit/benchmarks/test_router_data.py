@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from length_data import Program, default_data
+from length_data import Program
 from prepare import GSM8K_STAGES
 from router_data import ACTIVE, ROUTER_DATA_SETS, load_outcomes, outcomes_of
 
@@ -41,10 +41,9 @@ def test_a_missing_file_is_said(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "models"), [("mathcoder", 4), ("mapcoder", 6)])
-def test_public_outcomes(name, models):
-    if not (default_data() / GSM8K_STAGES).is_file():
-        pytest.skip("the public data is not here: set CHIMERA_SHARED_DATA to its folder")
-    data = load_outcomes(default_data(), name)
+def test_public_outcomes(name, models, public_data):
+    folder = public_data(GSM8K_STAGES).parents[1]
+    data = load_outcomes(folder, name)
     assert len(data.models) == models
     assert set(ROUTER_DATA_SETS) == {"mmlu-pro", "gsm8k", "mathcoder", "mapcoder"}
     assert np.isnan(data.success).mean() < 0.01

@@ -77,7 +77,7 @@ def test_a_resample_counts_questions_as_often() -> None:
     counts = np.vstack([np.ones(30), np.arange(30) % 3])
     found = resampled_gain(success, confidence, cost, counts)
     assert found[0] == pytest.approx(routing_gain(success, confidence, cost))
-    # The router may be asked at the prices of all questions, not only of those in the resample.
+    # Prices, and the models that are mixed, are those of all questions.
     repeated = np.repeat(np.arange(30), counts[1].astype(int))
     assert found[1] == pytest.approx(
         routing_gain(success[repeated], confidence[repeated], cost), abs=0.05
