@@ -192,12 +192,8 @@ class _Length:
     def template_overhead_tokens(self, _: str) -> int:
         return 4
 
-    def predict(self, _: str, requests: Sequence[Any], quantiles: Any = (0.5,)) -> np.ndarray:
-        return np.full((len(requests), len(quantiles)), 30.0)
-
-    def remaining_after(self, _: str, requests: Sequence[Any], tokens: Any) -> np.ndarray:
-        del tokens  # whatever was generated
-        return np.full((len(requests), 1), 30.0)
+    def predict_with_overrun(self, _: str, requests: Sequence[Any]) -> np.ndarray:
+        return np.full((2, len(requests)), 30.0)
 
 
 class _Words:

@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def candidates(encoder: str | None) -> dict[str, LengthSettings]:
-    """What is compared: each estimator, and the pooled with the encoder's sketch if there is one."""
+    """What is compared: each estimator, and the pooled with the encoder's sketch, if any."""
     found = {name: LengthSettings(**chosen) for name, chosen in ESTIMATORS.items()}
     if encoder is not None:
         sketch = {"sketch": "encoder", "encoder": encoder}

@@ -36,7 +36,7 @@ from chimera_train.router.calibrate import fit_calibration
 from chimera_train.router.choose import choose
 from chimera_train.router.gain import pair_gains, resampled_gain
 from chimera_train.router.judge import judge
-from chimera_train.router.kinds import FITS, calibrated, term_space
+from chimera_train.router.kinds import calibrated, fit_kinds, term_space
 from chimera_train.router.labels import RouterData, grouped_folds, solved_shares
 from chimera_train.router.metrics import (
     average_precision,
@@ -192,7 +192,8 @@ def predict(
     settings = RouterSettings()
     space = term_space(training, settings)
     routers = {
-        kind: calibrated(fit(training, space, settings), validation) for kind, fit in FITS.items()
+        kind: calibrated(scorer, validation)
+        for kind, scorer in fit_kinds(training, space, settings).items()
     }
     kind = choose(routers, validation, settings).kind
     found = {name: router.predict(asked.texts) for name, router in routers.items()}

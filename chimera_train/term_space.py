@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_matrix
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -14,40 +14,43 @@ from chimera_train.predict.text_columns import TERM
 
 __all__ = ["TermSpace", "fit_term_space"]
 
+Floats = npt.NDArray[np.float64]
+
 
 @dataclass(frozen=True, slots=True)
 class TermSpace:
-    """Texts as weighted terms.
+    """The terms of texts; none where there is too little of them.
 
     Attributes:
-        terms: words and pairs of neighbours that two texts share, the columns.
-        idf: inverse document frequency of each term, shape (n_terms,).
-        weights: of the texts' terms, sparse, rows of length one, shape (n_texts, n_terms).
+        names, idf: of each term.
+        vectors: TF-IDF of the texts, shape (n_texts, n_terms).
         directions: leading singular vectors as columns, shape (n_terms, k).
     """
 
-    terms: list[str]
-    idf: npt.NDArray[np.float64]
-    weights: Any
-    directions: npt.NDArray[np.float64]
+    names: list[str]
+    idf: Floats
+    vectors: csr_matrix
+    directions: Floats
 
-    def sketch(self, *more: npt.NDArray[np.floating]) -> TextSketch:
-        """The sketch on ``directions``, then on those of ``more``, each of shape (n_terms, any)."""
-        directions = np.hstack([self.directions, *more]).astype(np.float32)
-        return TextSketch(self.terms, self.idf.astype(np.float32), directions)
+    def sketch(self, *directions: Floats) -> TextSketch:
+        """What projects on these columns, each part of shape (n_terms, any)."""
+        return TextSketch(
+            self.names, self.idf.astype(np.float32), np.hstack(directions).astype(np.float32)
+        )
 
 
 def fit_term_space(
     texts: Sequence[str], *, components: int, max_vocabulary: int, seed: int
-) -> TermSpace | None:
-    """The terms of ``texts``; None where no two texts share two of them.
+) -> TermSpace:
+    """The words and pairs of words that two of the texts share.
 
     Args:
-        texts: distinct ones.
+        texts: to fit on.
         components: most singular vectors.
         max_vocabulary: most terms, the most frequent first.
         seed: of the decomposition.
     """
+    none = TermSpace([], np.zeros(0), csr_matrix((len(texts), 0)), np.zeros((0, 0)))
     vectorizer = TfidfVectorizer(
         token_pattern=TERM.pattern,
         ngram_range=(1, 2),
@@ -56,15 +59,15 @@ def fit_term_space(
         max_features=max_vocabulary,
     )
     try:
-        weights = vectorizer.fit_transform(texts)
+        vectors = vectorizer.fit_transform(texts)
     except ValueError:  # no text has a term, or no two texts share one
-        return None
-    rank = min(weights.shape)
+        return none
+    rank = min(vectors.shape)
     if rank < 2:
-        return None
+        return none
     svd = TruncatedSVD(min(components, rank), random_state=seed)
     # Where all texts have the same terms, the shares of the variance, which is none, mean nothing.
     with np.errstate(invalid="ignore", divide="ignore"):
-        svd.fit(weights)
+        svd.fit(vectors)
     names = vectorizer.get_feature_names_out().tolist()
-    return TermSpace(names, vectorizer.idf_, weights, svd.components_.T)
+    return TermSpace(names, vectorizer.idf_, vectors, svd.components_.T)

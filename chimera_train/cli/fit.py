@@ -108,7 +108,7 @@ def router(
     out: OutDir,
     params: ParamsOption = None,
     kind: Annotated[
-        Literal["auto", "prior", "tfidf_logreg", "knn", "boosted", "encoder"] | None,
+        Literal["auto", "prior", "tfidf_logreg", "knn", "boosted", "blend", "encoder"] | None,
         typer.Option(
             "--kind",
             help="The kind of router; auto keeps the best of those that need no encoder, and of"
@@ -123,16 +123,21 @@ def router(
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """A router that tells from a question's text how likely each model is to answer it right."""
+    """A router that tells from a question's text how likely each model is to answer it right.
+
+    On several devices: accelerate launch --multi_gpu -m chimera_train fit router …
+    """
     from chimera_train.cli.router_figures import router_summary
+    from chimera_train.router.processes import is_main_process
     from chimera_train.router.settings import RouterSettings
 
-    output = Output(as_json=as_json, quiet=quiet)
+    is_main = is_main_process()
+    output = Output(as_json=as_json, quiet=quiet or not is_main)
     settings = settings_from(params, "fit_router", RouterSettings, "fit router", {"kind": kind})
     from chimera_train.router.fit import fit_router  # seconds: a wrong setting shows before
 
-    with tracked(track, "fit_router", settings.model_dump()) as run:
-        metrics = fit_router(traces, out, settings, output)
+    with tracked(track if is_main else None, "fit_router", settings.model_dump()) as run:
+        metrics = fit_router(traces, out, settings, output, None if run is None else run.curves)
         if quality_plot is not None:
             from chimera_train.report.router_plots import plot_router
 

@@ -1,9 +1,9 @@
 """Fitting the text sketch: directions in which the training texts differ, and lengths do.
 
 Singular vectors tell texts apart; they do not know what is wanted of them. A ridge regression of
-the lengths on the terms does, so each model gets its coefficients as one direction more. A row that
-helped to fit its own score would promise too much, so training rows get the scores of coefficients
-fitted on the other folds.
+the lengths on the terms, and on the embeddings where there are some, does, so each model gets its
+coefficients as one direction more. A row that helped to fit its own score would promise too much,
+so training rows get the scores of coefficients fitted on the other folds.
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.sparse import csr_matrix, hstack
 from sklearn.linear_model import Ridge
 
 from chimera_train.length.judge import CELL
 from chimera_train.length.settings import LengthSettings
-from chimera_train.predict.encoder import Embedder, EncoderSketch
+from chimera_train.predict.encoder import Embedder, EncoderSketch, JointSketch
 from chimera_train.predict.features import Sketch
-from chimera_train.predict.text import TextSketch
-from chimera_train.term_space import fit_term_space
+from chimera_train.term_space import TermSpace, fit_term_space
 
 __all__ = ["fit_sketch"]
 
@@ -31,51 +31,48 @@ def fit_sketch(
 ) -> tuple[Sketch | None, Floats]:
     """A sketch of the rows' texts, and each row's score from the other folds, shape (n,).
 
-    Of embeddings where there is an ``embedder``, else of TF-IDF. No sketch, and scores of zero,
-    where the texts tell nothing apart or the settings leave it out.
+    Of TF-IDF, and of embeddings beside it where there is an ``embedder``. No sketch, and scores of
+    zero, where the texts tell nothing apart or the settings leave it out.
     """
     text, texts = pd.factorize(rows["text"], sort=True)
     if settings.sketch_components == 0:
         return None, np.zeros(len(rows))
-    if embedder is not None:
-        return _of_embeddings(embedder, text, list(texts), rows, settings)
-    return _of_terms(text, list(texts), rows, settings)
-
-
-def _of_terms(
-    text: npt.NDArray[np.int64],
-    texts: Sequence[str],
-    rows: pd.DataFrame,
-    settings: LengthSettings,
-) -> tuple[TextSketch | None, Floats]:
-    space = fit_term_space(
-        texts,
+    terms = fit_term_space(
+        list(texts),
         components=settings.sketch_components,
         max_vocabulary=settings.max_vocabulary,
         seed=settings.seed,
     )
-    if space is None:
+    if embedder is not None:
+        return _joint(terms, embedder, text, list(texts), rows, settings)
+    if not terms.names:
         return None, np.zeros(len(rows))
-    coefficients, scores = _length_scores(space.weights, text, rows, settings.score_ridge)
-    return space.sketch(coefficients), scores
+    coefficients, scores = _length_scores(terms.vectors, text, rows, settings.score_ridge)
+    return terms.sketch(terms.directions, coefficients), scores
 
 
-def _of_embeddings(
+def _joint(
+    terms: TermSpace,
     embedder: Embedder,
     text: npt.NDArray[np.int64],
     texts: Sequence[str],
     rows: pd.DataFrame,
     settings: LengthSettings,
-) -> tuple[EncoderSketch | None, Floats]:
+) -> tuple[JointSketch | None, Floats]:
+    """Directions of the terms, of the embeddings, and of the lengths in both together."""
     from chimera_train.length.encoder import fit_projection  # torch takes seconds
 
     embeddings = embedder.embed(texts)
     mean, projection = fit_projection(embeddings, settings.sketch_components)
     if not projection.shape[1]:
         return None, np.zeros(len(rows))
-    centred = embeddings - mean
-    coefficients, scores = _length_scores(centred, text, rows, settings.score_ridge)
-    return EncoderSketch(embedder, mean, np.hstack([projection, coefficients])), scores
+    # Both have length one, and the penalty weighs them alike.
+    both = hstack([terms.vectors, csr_matrix(embeddings - mean)], format="csr")
+    coefficients, scores = _length_scores(both, text, rows, settings.score_ridge)
+    n, k = terms.directions.shape
+    of_terms = terms.sketch(terms.directions, np.zeros((n, projection.shape[1])), coefficients[:n])
+    of_embedding = np.hstack([np.zeros((embedder.dim, k)), projection, coefficients[n:]])
+    return JointSketch(of_terms, EncoderSketch(embedder, mean, of_embedding)), scores
 
 
 def _length_scores(

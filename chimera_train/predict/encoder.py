@@ -1,8 +1,8 @@
 """A text as a short vector: the embedding of a sentence encoder, centred and projected.
 
 Exporting the encoder and fitting the projection is left to ``length.encoder``; this module only
-evaluates both, so that the gateway needs no torch. The sketch takes the place of that of
-``predict.text`` among the features of Chimera §3.4.
+evaluates both, so that the gateway needs no torch. Beside its terms the embedding takes the place
+of ``predict.text`` among the features of Chimera §3.4.
 """
 
 import shutil
@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from chimera_train.errors import DataError
 from chimera_train.predict.arrays import load_arrays, save_arrays
+from chimera_train.predict.text import TextSketch
 from chimera_train.predict.text_network import TextNetwork
 
-__all__ = ["NETWORK", "TOKENIZER", "Embedder", "Encoder", "EncoderSketch"]
+__all__ = ["NETWORK", "TOKENIZER", "Embedder", "Encoder", "EncoderSketch", "JointSketch"]
 
 NETWORK = "encoder.onnx"
 TOKENIZER = "encoder-tokenizer.json"
@@ -142,3 +143,47 @@ class EncoderSketch:
             raise DataError(f"{directory / _ARRAYS}: 'max_length' is not a count: fit again.")
         encoder = Encoder(directory, max_length=int(max_length))
         return cls(encoder, arrays["mean"], arrays["projection"])
+
+
+class JointSketch:
+    """Linear functions of a text's terms and of its embedding together.
+
+    Args:
+        terms: its vectors are added to those of ``embedding``, and so are as long.
+        embedding: tells the novelty.
+
+    Raises:
+        DataError: the two are of different length.
+    """
+
+    def __init__(self, terms: TextSketch, embedding: EncoderSketch) -> None:
+        if terms.n_components != embedding.n_components:
+            raise DataError(
+                f"The sketch has {terms.n_components} functions of the terms but"
+                f" {embedding.n_components} of the embedding: fit again."
+            )
+        self.terms = terms
+        self.embedding = embedding
+
+    @property
+    def n_components(self) -> int:
+        """Length k of a sketch."""
+        return self.embedding.n_components
+
+    def describe(self, text: str) -> tuple[npt.NDArray[np.float64], float]:
+        """The sketch of a text, shape (k,), and how far its embedding is from the mean."""
+        vector, novelty = self.embedding.describe(text)
+        return vector + self.terms.describe(text)[0], novelty
+
+    def save(self, directory: Path) -> list[str]:
+        """Write both into ``directory``; the names of the files written."""
+        return [*self.terms.save(directory), *self.embedding.save(directory)]
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            DataError: a file is missing or damaged, or they do not belong together.
+        """
+        return cls(TextSketch.load(directory), EncoderSketch.load(directory))

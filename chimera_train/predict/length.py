@@ -8,7 +8,7 @@ when loaded. The same estimators can predict a stage's own tokens; the manifest 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -157,7 +157,7 @@ class LengthPredictor:
         gets a mixture with its cell's quantiles, and one of a model, workflow or stage that was
         never seen gets those of the narrowest cell that was.
         """
-        return self._predict(model, requests, quantiles, None)
+        return self._quantiles(self._look(model, requests), quantiles, None)
 
     def remaining_after(
         self,
@@ -174,37 +174,54 @@ class LengthPredictor:
         a Pareto tail of index one, whose median excess over g is g. Shape (n, len(quantiles)),
         tokens, positive.
         """
-        g = np.asarray(generated, dtype=np.float64)
-        tokens = self._predict(model, requests, quantiles, g).tokens
+        seen = self._look(model, requests)
+        return self._excess(seen, np.asarray(generated, dtype=np.float64), quantiles)
+
+    def predict_with_overrun(
+        self, model: str, requests: Sequence[StageRequest]
+    ) -> tuple[Floats, Floats]:
+        """ŷ, and the median of what is left of a program that outlives it, both of shape (n,).
+
+        They are ``predict`` and ``remaining_after`` ŷ in whole tokens, at less than the cost of
+        both.
+        """
+        seen = self._look(model, requests)
+        median = self._quantiles(seen, (0.5,), None).tokens[:, 0]
+        return median, self._excess(seen, np.rint(median), (0.5,))[:, 0]
+
+    def _look(self, model: str, requests: Sequence[StageRequest]) -> "_Seen":
+        found = [self.cells.find(model, r.workflow, r.stage) for r in requests]
+        cells, levels = [cell for cell, _ in found], [level for _, level in found]
+        if model not in self.estimators:
+            return _Seen(None, None, cells, list(levels), np.ones(len(requests)))
+        estimator = self.estimators[model]
+        X, novelty = self.features.rows(model, requests)
+        outside = self.bounds[model].outside(requests, estimator.spread(X), novelty)
+        outside[[level != "cell" for level in levels]] = 1.0
+        source: list[Source] = ["model" if level == "cell" else level for level in levels]
+        return _Seen(estimator, X, cells, source, outside)
+
+    def _excess(self, seen: "_Seen", g: Floats, quantiles: Sequence[float]) -> Floats:
+        tokens = self._quantiles(seen, quantiles, g).tokens
         return np.where(np.isnan(tokens), g[:, None], tokens - g[:, None])
 
-    def _predict(
-        self,
-        model: str,
-        requests: Sequence[StageRequest],
-        quantiles: Sequence[float],
-        above: Floats | None,
+    def _quantiles(
+        self, seen: "_Seen", quantiles: Sequence[float], above: Floats | None
     ) -> Predicted:
         """Quantiles of all lengths, or of those above a bound for each request, NaN if none is."""
-        bound = np.full(len(requests), -np.inf) if above is None else above
-        found = [self.cells.find(model, r.workflow, r.stage) for r in requests]
-        source: list[Source] = ["model" if level == "cell" else level for _, level in found]
+        outside = seen.outside
+        bound = np.full(len(outside), -np.inf) if above is None else above
         # The median comes last, for the correction of the others must not cross it.
         asked = [*quantiles, 0.5]
-        if model in self.estimators:
-            X, novelty = self.features.rows(model, requests)
-            estimator = self.estimators[model]
+        if seen.estimator is None or seen.X is None:
+            logs = np.full((len(outside), len(asked)), np.nan)
+        else:
             # Half a token more: logarithms of whole numbers need not agree to the last digit.
             log_bound = bound if above is None else np.log1p(bound + 0.5)
-            logs = estimator.quantiles_above(X, asked, log_bound)
-            outside = self.bounds[model].outside(requests, estimator.spread(X), novelty)
-            outside[[level != "cell" for _, level in found]] = 1.0
-        else:
-            source = [level for _, level in found]
-            logs, outside = np.full((len(requests), len(asked)), np.nan), np.ones(len(requests))
+            logs = seen.estimator.quantiles_above(seen.X, asked, log_bound)
 
         for row in np.flatnonzero(outside):
-            in_cell = np.log1p(found[row][0].quantiles(asked, bound[row]))
+            in_cell = np.log1p(seen.cells[row].quantiles(asked, bound[row]))
             if np.isnan(in_cell[0]):  # nothing so long was seen in the cell
                 continue
             if outside[row] == 1:
@@ -212,10 +229,26 @@ class LengthPredictor:
             else:
                 logs[row] += outside[row] * (in_cell - logs[row])
         if above is None:
-            logs = _calibrated(logs, asked, [cell for cell, _ in found], 1.0 - outside)
+            logs = _calibrated(logs, asked, seen.cells, 1.0 - outside)
         # A millionth of a token, so that whole numbers survive the way through the logarithm.
         tokens = np.round(np.maximum(np.expm1(logs[:, :-1]), 0.0), 6)
-        return Predicted(tokens, source, outside)
+        return Predicted(tokens, seen.source, outside)
+
+
+class _Seen(NamedTuple):
+    """What a predictor makes of requests, whatever is asked of them.
+
+    Attributes:
+        estimator, X: and the rows that it is asked about; None for a model that was never seen.
+        cells: the narrowest that were seen, of each request.
+        source, outside: as in ``Predicted``.
+    """
+
+    estimator: Estimator | None
+    X: npt.NDArray[np.float32] | None
+    cells: Sequence[Cell]
+    source: Sequence[Source]
+    outside: Floats
 
 
 def _calibrated(

@@ -145,9 +145,9 @@ def load_estimator(path: Path, kind: EstimatorKind) -> ForestArrays | BoostedArr
 
 def _load_sketch(directory: Path, kind: SketchKind | None) -> Sketch | None:
     if kind == "encoder":
-        from chimera_train.predict.encoder import EncoderSketch  # only where it is used
+        from chimera_train.predict.encoder import JointSketch  # only where it is used
 
-        return EncoderSketch.load(directory)
+        return JointSketch.load(directory)
     return None if kind is None else TextSketch.load(directory)
 
 

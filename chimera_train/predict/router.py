@@ -27,6 +27,7 @@ from chimera_train.predict.router_scorers import (
     PRIOR,
     TERMS,
     TOKENIZER,
+    BlendScorer,
     BoostedScorer,
     Floats,
     NetworkScorer,
@@ -35,6 +36,7 @@ from chimera_train.predict.router_scorers import (
     Scorer,
     TermScorer,
 )
+from chimera_train.predict.router_text import Reads
 from chimera_train.predict.text import SKETCH_FILES, TextSketch
 
 __all__ = [
@@ -55,7 +57,7 @@ __all__ = [
 SCHEMA_VERSION = 2
 MANIFEST = "router.json"
 
-Kind = Literal["prior", "tfidf_logreg", "knn", "boosted", "encoder"]
+Kind = Literal["prior", "tfidf_logreg", "knn", "boosted", "blend", "encoder"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _REMEMBERED_TEXTS = 4096
@@ -70,6 +72,7 @@ class RouterManifest(Settings):
         kind: of scorer.
         labels: the model of each column and its calibration.
         network: how the networks are used; of kind ``encoder`` only.
+        reads: what of a prompt the texts are made of; see ``router_text``.
         latency_ms: mean program latency of each model in training; None: not measured.
         sha256: of every other file.
         metrics: as ``fit router`` printed them.
@@ -79,6 +82,7 @@ class RouterManifest(Settings):
     kind: Kind
     labels: list[Label] = Field(min_length=1)
     network: NetworkSettings | None = None
+    reads: Reads = "user"
     latency_ms: dict[str, FiniteFloat | None]
     sha256: dict[str, str]
     metrics: dict[str, Any]
@@ -96,6 +100,7 @@ class Router:
     Args:
         scorer: gives the logits.
         calibration: of each of its outputs.
+        reads: what of a prompt the texts are made of; see ``router_text``.
         remembered_texts: most texts whose logits are kept, the latest.
 
     Raises:
@@ -109,9 +114,11 @@ class Router:
         scorer: Scorer,
         calibration: Calibration,
         *,
+        reads: Reads = "user",
         remembered_texts: int = _REMEMBERED_TEXTS,
     ) -> None:
         self.scorer, self.calibration, self.models = scorer, calibration, calibration.models
+        self.reads = reads
         if scorer.n_outputs != len(self.models):
             raise DataError(
                 f"The router has {scorer.n_outputs} outputs for {len(self.models)} label(s):"
@@ -159,7 +166,11 @@ def load_router(directory: Path, threads: int = 1) -> Router:
     manifest = read_manifest(directory)
     verify_files(directory, manifest, files_of(manifest))
     try:
-        return Router(_load_scorer(directory, manifest, threads), Calibration(manifest.labels))
+        return Router(
+            _load_scorer(directory, manifest, threads),
+            Calibration(manifest.labels),
+            reads=manifest.reads,
+        )
     except DataError as error:
         raise DataError(f"{directory}: {error}") from error
 
@@ -189,6 +200,7 @@ def files_of(manifest: RouterManifest) -> list[str]:
         "tfidf_logreg": [*SKETCH_FILES, TERMS],
         "knn": [*SKETCH_FILES, NEIGHBOURS, KNN],
         "boosted": [*SKETCH_FILES, BOOSTED],
+        "blend": [*SKETCH_FILES, TERMS, BOOSTED],
     }[manifest.kind]
 
 
@@ -214,9 +226,11 @@ def _load_scorer(directory: Path, manifest: RouterManifest, threads: int) -> Sco
     sketch = TextSketch.load(directory)
     if manifest.kind == "knn":
         return NeighbourScorer.load(directory, sketch)
+    if manifest.kind == "tfidf_logreg":
+        return TermScorer.load(directory, sketch)
     if manifest.kind == "boosted":
         return BoostedScorer.load(directory, sketch)
-    return TermScorer.load(directory, sketch)
+    return BlendScorer([TermScorer.load(directory, sketch), BoostedScorer.load(directory, sketch)])
 
 
 class _Predicts(Protocol):
@@ -227,7 +241,7 @@ class _Predicts(Protocol):
 
 
 def confidences(router: _Predicts, models: Sequence[str], texts: Sequence[str]) -> Floats:
-    """Q of each of ``models``, in their order, shape (len(texts), len(models)).
+    """The confidences in ``models``, in their order, shape (len(texts), len(models)).
 
     A model that the router was not fitted on gets the mean over those that it was: how hard a
     question is for others says something, and nothing else is known.

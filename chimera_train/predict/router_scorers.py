@@ -27,6 +27,7 @@ __all__ = [
     "PRIOR",
     "TERMS",
     "TOKENIZER",
+    "BlendScorer",
     "BoostedScorer",
     "NetworkScorer",
     "NetworkSettings",
@@ -193,17 +194,46 @@ class BoostedScorer:
         return cls(sketch, TreeSums.load(directory / BOOSTED))
 
 
+class BlendScorer:
+    """The mean of the logits of several scorers.
+
+    Args:
+        scorers: of the same models; each has files of its own.
+
+    Raises:
+        DataError: they give different numbers of logits.
+    """
+
+    def __init__(self, scorers: Sequence[Scorer]) -> None:
+        if len({scorer.n_outputs for scorer in scorers}) != 1:
+            raise DataError("The router's parts are of different numbers of models: fit again.")
+        self._scorers = scorers
+
+    @property
+    def n_outputs(self) -> int:
+        return self._scorers[0].n_outputs
+
+    def logits(self, texts: Sequence[str]) -> Floats:
+        return np.mean([scorer.logits(texts) for scorer in self._scorers], axis=0)
+
+    def save(self, directory: Path) -> None:
+        for scorer in self._scorers:
+            scorer.save(directory)
+
+
 class NetworkSettings(Settings):
     """What is needed of a fine-tuned encoder beside its files.
 
     Attributes:
         encoder: what was fine-tuned.
         max_length: tokens, special ones included, that are read of a text.
+        tail_share: share of them that is taken from the end of a longer text.
         precision: which of the two networks is used.
     """
 
     encoder: str
     max_length: int = Field(gt=0)
+    tail_share: float = Field(default=0.0, ge=0, le=1)
     precision: Precision
 
 
@@ -225,6 +255,7 @@ class NetworkScorer:
             directory / NETWORKS[settings.precision],
             directory / TOKENIZER,
             max_length=settings.max_length,
+            tail_share=settings.tail_share,
             threads=threads,
         )
 

@@ -84,7 +84,7 @@ class TextSketch:
         novelty = len(distinct.difference(self._column)) / len(distinct) if distinct else 0.0
         if not counts:
             return np.zeros(self.n_components), novelty
-        columns = [column for column in counts if column is not None]
+        columns = np.fromiter(counts, dtype=np.int64, count=len(counts))
         weights = 1.0 + np.log(list(counts.values()))
         weights *= self._idf[columns]
         return weights @ self._directions[columns] / np.linalg.norm(weights), novelty

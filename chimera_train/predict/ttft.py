@@ -71,7 +71,8 @@ class TtftEstimator:
 
         An output predicted to go on for longer than the engine can hold the request is taken to
         end there. A request in the engine that has outlived its prediction is taken to go on for
-        its overrun, which doubles as in ``monitor.stream``; without one, to end with its next token.
+        its overrun, which doubles as in ``monitor.stream``; without one, to end with its next
+        token.
 
         Args:
             state: the requests in the engine as the last step that ended left them, as

@@ -31,7 +31,7 @@ def fit_boosted(training: RouterData, space: TermSpace, settings: RouterSettings
     models: that with the least loss on a fifth of the training questions, held out from trial
     trees. Those that are used are fitted on all.
     """
-    sketch = space.sketch()
+    sketch = space.sketch(space.directions)
     X = BoostedScorer.features(sketch, training.texts)
     success = training.success.copy()
     for m, prior in enumerate(prior_rates(training)):

@@ -14,7 +14,7 @@ from chimera_train.predict.calibration import sigmoid
 from chimera_train.predict.fitted import fitted_questions
 from chimera_train.predict.router import Kind, load_router, read_manifest
 from chimera_train.router.judge import judge
-from chimera_train.router.kinds import FITS, calibrated, term_space
+from chimera_train.router.kinds import calibrated, fit_kinds, term_space
 from chimera_train.router.labels import VALIDATION_FOLD, RouterData, router_data
 from chimera_train.router.settings import RouterSettings
 from chimera_train.router.stability import stability
@@ -71,8 +71,8 @@ def _baselines(
     settings = RouterSettings()
     space = term_space(training, settings)
     return {
-        kind: calibrated(fit(training, space, settings), validation).predict(unseen.texts)
-        for kind, fit in FITS.items()
+        kind: calibrated(scorer, validation).predict(unseen.texts)
+        for kind, scorer in fit_kinds(training, space, settings).items()
         if kind != own
     }
 

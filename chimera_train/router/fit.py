@@ -7,7 +7,7 @@ the holdout questions are seen by nothing before.
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chimera_train.errors import DataError
 from chimera_train.files import replaced_directory
@@ -16,11 +16,14 @@ from chimera_train.predict.calibration import sigmoid
 from chimera_train.predict.router import Kind, Router
 from chimera_train.router.choose import choose
 from chimera_train.router.judge import judge
-from chimera_train.router.kinds import FITS, calibrated, term_space
+from chimera_train.router.kinds import calibrated, fit_kinds, term_space
 from chimera_train.router.labels import Split, router_data, split
 from chimera_train.router.settings import RouterSettings
 from chimera_train.router.store import CHECKPOINT, require_replaceable, write_router
 from chimera_train.traces.store import load_traces
+
+if TYPE_CHECKING:
+    from chimera_train.router.watch import Curves
 
 __all__ = ["fit_router"]
 
@@ -28,7 +31,11 @@ _LEAST_QUESTIONS = 20
 
 
 def fit_router(
-    traces_dir: Path, out_dir: Path, settings: RouterSettings, output: Output
+    traces_dir: Path,
+    out_dir: Path,
+    settings: RouterSettings,
+    output: Output,
+    curves: "Curves | None" = None,
 ) -> dict[str, Any]:
     """Fit a router on collected traces and write it to ``out_dir``; return its metrics.
 
@@ -38,7 +45,7 @@ def fit_router(
     ``out_dir`` gets ``router.json`` (models, calibration, digests), the files of its kind, those of
     the training questions, and ``metrics.json``; an encoder also ``checkpoint/`` (safetensors, for
     further training). It appears whole or not at all, and replaces an earlier router. A training of
-    an encoder that was killed is resumed by the same call.
+    an encoder that was killed is resumed by the same call; ``curves`` gets figures while it runs.
 
     The metrics are those of ``judge`` on the holdout questions with the other kinds as baselines,
     those of ``labels.Split.figures``, ``kind``, and, of an encoder, what 8 bits change (``int8``);
@@ -60,15 +67,15 @@ def fit_router(
     parts = split(data)
     space = term_space(parts.training, settings)
     routers: dict[Kind, Router] = {
-        kind: calibrated(fit(parts.training, space, settings), parts.validation)
-        for kind, fit in FITS.items()
+        kind: calibrated(scorer, parts.validation)
+        for kind, scorer in fit_kinds(parts.training, space, settings).items()
     }
     work = out_dir.parent / f".{out_dir.name}.work"
     network = None
     if settings.trains_encoder:
         from chimera_train.router.network import fit_network  # torch takes seconds
 
-        network = fit_network(parts, settings, work, output)
+        network = fit_network(parts, settings, work, output, curves)
         routers["encoder"] = calibrated(network.scorer, parts.validation)
     choice = choose(routers, parts.validation, settings)
     output.info(choice.reason)
@@ -82,15 +89,7 @@ def fit_router(
         if network is not None and choice.kind == "encoder":
             metrics |= network.figures(chosen.calibration, parts.holdout)
             network.save_checkpoint(staging / CHECKPOINT)
-        write_router(
-            staging,
-            choice.kind,
-            chosen,
-            parts,
-            space,
-            metrics,
-            keep_texts=settings.keep_texts,
-        )
+        write_router(staging, choice.kind, chosen, parts, space, metrics, settings)
     if network is not None:
         shutil.rmtree(work)
     return metrics

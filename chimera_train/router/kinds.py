@@ -1,10 +1,8 @@
-"""The kinds of routers that need no encoder, fitted by one signature."""
-
-from collections.abc import Callable, Mapping
+"""The kinds of routers that need no encoder."""
 
 from chimera_train.errors import DataError
 from chimera_train.predict.router import Kind, Router
-from chimera_train.predict.router_scorers import Scorer
+from chimera_train.predict.router_scorers import BlendScorer, Scorer
 from chimera_train.router.boosted import fit_boosted
 from chimera_train.router.calibrate import fit_calibration
 from chimera_train.router.labels import RouterData
@@ -14,21 +12,34 @@ from chimera_train.router.settings import RouterSettings
 from chimera_train.router.terms import fit_terms
 from chimera_train.term_space import TermSpace, fit_term_space
 
-__all__ = ["FITS", "Fit", "calibrated", "term_space"]
+__all__ = ["calibrated", "fit_kinds", "term_space"]
 
-Fit = Callable[[RouterData, TermSpace, RouterSettings], Scorer]
 
-FITS: Mapping[Kind, Fit] = {
-    "prior": fit_prior,
-    "tfidf_logreg": fit_terms,
-    "knn": fit_neighbours,
-    "boosted": fit_boosted,
-}
-"""Kind → what fits it on training questions, their terms (``term_space``) and the settings."""
+def fit_kinds(
+    training: RouterData, space: TermSpace, settings: RouterSettings
+) -> dict[Kind, Scorer]:
+    """Every kind but the encoder, fitted on training questions.
+
+    ``blend`` is what ``tfidf_logreg`` and ``boosted`` say in the mean of their logits: words tell
+    better which model a question needs, trees how hard it is.
+
+    Args:
+        training: the questions.
+        space: their terms (``term_space``).
+        settings: of all kinds.
+    """
+    terms, boosted = fit_terms(training, space), fit_boosted(training, space, settings)
+    return {
+        "prior": fit_prior(training),
+        "tfidf_logreg": terms,
+        "knn": fit_neighbours(training, space, settings),
+        "boosted": boosted,
+        "blend": BlendScorer([terms, boosted]),
+    }
 
 
 def term_space(training: RouterData, settings: RouterSettings) -> TermSpace:
-    """The terms of the training questions, which all kinds of ``FITS`` share.
+    """The terms of the training questions, which all kinds share.
 
     Raises:
         DataError: no two of them share words.
@@ -39,7 +50,7 @@ def term_space(training: RouterData, settings: RouterSettings) -> TermSpace:
         max_vocabulary=settings.max_vocabulary,
         seed=settings.seed,
     )
-    if space is None:
+    if not space.names:
         raise DataError(
             f"No two of the {len(training.texts)} training questions share words, so there is"
             " nothing to learn from texts: collect more questions, or other texts."

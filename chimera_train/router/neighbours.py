@@ -13,5 +13,7 @@ def fit_neighbours(
     training: RouterData, space: TermSpace, settings: RouterSettings
 ) -> NeighbourScorer:
     """Keep the training questions; there is nothing else to fit."""
-    neighbours = Neighbours.of(space.sketch(), training.texts, training.success)
-    return NeighbourScorer(neighbours, settings.neighbours, prior_rates(training))
+    neighbours = Neighbours.of(space.sketch(space.directions), training.texts, training.success)
+    # So many are alike only where there are many.
+    k = max(1, min(settings.neighbours, len(training.texts) // 10))
+    return NeighbourScorer(neighbours, k, prior_rates(training))

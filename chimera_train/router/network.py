@@ -16,6 +16,7 @@ from chimera_train.router.labels import RouterData, Split
 from chimera_train.router.metrics import macro_map
 from chimera_train.router.settings import RouterSettings
 from chimera_train.router.train import Trained, train
+from chimera_train.router.watch import Curves
 
 __all__ = ["FittedNetwork", "fit_network"]
 
@@ -38,7 +39,7 @@ class FittedNetwork:
         self.trained.tokenizer.save_pretrained(directory)
 
     def figures(self, calibration: Calibration, holdout: RouterData) -> dict[str, Any]:
-        """How long it was trained, and what 8 bits change on the holdout questions."""
+        """How it was trained, and what 8 bits change on the holdout questions."""
         scorer = self.scorer
         q = {
             precision: Router(
@@ -54,28 +55,40 @@ class FittedNetwork:
                 "map_macro": macro_map(holdout.success, q["int8"]),
                 "largest_difference": float(np.abs(q["int8"] - q["fp32"]).max()),
             },
+            "objective": {
+                "chosen": self.trained.objective,
+                "validation": self.trained.validation,
+            },
             "epochs": {"trained": self.trained.epochs, "best": self.trained.best_epoch},
         }
 
 
 def fit_network(
-    parts: Split, settings: RouterSettings, work: Path, output: Output
+    parts: Split,
+    settings: RouterSettings,
+    work: Path,
+    output: Output,
+    curves: Curves | None = None,
 ) -> FittedNetwork:
     """Fine-tune on the training questions, stopping by the validation ones, and export.
 
-    ``work`` keeps checkpoints, from which a training that was killed goes on, and the export.
+    ``work`` keeps checkpoints, from which a training that was killed goes on, and the export. Of
+    several processes only the main one returns. ``curves`` gets figures while the training runs.
 
     Raises:
         ConfigError: the encoder cannot be used.
         ChimeraError: the trained network cannot be exported.
     """
     with quiet_transformers():
-        trained = train(parts.training, parts.validation, settings, work, output)
+        trained = train(parts.training, parts.validation, settings, work, output, curves)
         output.info("Exporting the network.")
         exported = work / "export"
         exported.mkdir(exist_ok=True)
         export_router(trained.model, trained.tokenizer, exported, max_length=settings.max_length)
     network = NetworkSettings(
-        encoder=settings.encoder, max_length=settings.max_length, precision=settings.precision
+        encoder=settings.encoder,
+        max_length=settings.max_length,
+        tail_share=settings.tail_share,
+        precision=settings.precision,
     )
     return FittedNetwork(NetworkScorer(exported, network), trained)

@@ -6,10 +6,14 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import Field, model_validator
 
 from chimera_train.config import Settings
+from chimera_train.predict.router import Kind
+from chimera_train.predict.router_text import Reads
 
-__all__ = ["SMALL", "BoostedSettings", "RouterSettings", "SmallEncoder"]
+__all__ = ["SMALL", "BoostedSettings", "Objective", "RouterSettings", "SmallEncoder"]
 
 SMALL = "small"
+
+Objective = Literal["bce", "bce+rank", "uplift"]
 
 N = TypeVar("N", int, float)
 
@@ -65,12 +69,12 @@ class RouterSettings(Settings):
     Attributes:
         kind: ``prior``, success rates whatever the text; ``tfidf_logreg``, logistic regression on
             words; ``knn``, the most similar training questions; ``boosted``, trees on a sketch of
-            the text; ``encoder``, a fine-tuned language model, as published; or ``auto``: all but
-            the last are fitted, and that too where ``encoder`` is given, and the best on the
-            validation questions is kept.
+            the text; ``blend``, the mean of words and trees; ``encoder``, a fine-tuned language
+            model, as published; or ``auto``: all but the last are fitted, and that too where
+            ``encoder`` is given, and the best on the validation questions is kept.
         criterion: of ``auto``: ``routing_gain`` (``router.gain``), or ``map``, macro mAP, which
             also stands in where the former is not defined.
-        neighbours: training questions that ``knn`` averages over.
+        neighbours: training questions that ``knn`` averages over, but no more than a tenth.
         sketch_components: singular vectors of the sketch, for ``knn``, ``boosted`` and finding
             similar questions.
         max_vocabulary: words and pairs of words that the kinds without an encoder know, the most
@@ -84,8 +88,17 @@ class RouterSettings(Settings):
         small: the shape of ``encoder: small``; not accepted with another encoder.
         learning_rate: peak of the linear schedule; by default 3e-5, and 1e-3 for ``small``.
         epochs: the most passes over the training questions; by default 10, and 30 for ``small``.
-        batch_size: questions per optimizer step and device.
-        max_length: tokens of a question that are read; the rest is cut off.
+        batch_size: questions per optimizer step, shared among the processes of a training.
+        max_length: tokens of a text that are read, special ones included.
+        tail_share: share of them that is taken from the end of a longer text, since that is where
+            many prompts ask their question; the others are from its start.
+        reads: what of a program's first prompt is read; see ``predict.router_text``.
+        objective: what is minimised; see ``router.objectives``. ``auto`` trains each of them and
+            keeps the one with the highest routing gain on the validation questions.
+        freeze_layers: so many of the lowest layers, and the embeddings, stay as they are, which
+            saves most of the time on a CPU.
+        gradient_checkpointing: compute activations twice instead of keeping them, for encoders
+            that otherwise do not fit a GPU.
         warmup: share of all steps over which the learning rate rises from zero.
         weight_decay: decay of the weight matrices (AdamW).
         patience: epochs without a better validation mAP after which training stops; by default 3,
@@ -94,10 +107,10 @@ class RouterSettings(Settings):
         precision: which of the two exported ONNX files the router runs on.
     """
 
-    kind: Literal["auto", "prior", "tfidf_logreg", "knn", "boosted", "encoder"] = "auto"
+    kind: Literal["auto"] | Kind = "auto"
     criterion: Literal["routing_gain", "map"] = "routing_gain"
-    neighbours: int = Field(default=50, ge=1)
-    sketch_components: int = Field(default=64, ge=1)
+    neighbours: int = Field(default=100, ge=1)
+    sketch_components: int = Field(default=32, ge=1)
     max_vocabulary: int = Field(default=30_000, ge=1)
     boosted: BoostedSettings = BoostedSettings()
     keep_texts: bool = True
@@ -107,6 +120,11 @@ class RouterSettings(Settings):
     epochs: int = Field(default_factory=_by_encoder(10, small=30), ge=1)
     batch_size: int = Field(default=16, ge=1)
     max_length: int = Field(default=512, ge=8)
+    tail_share: float = Field(default=0.5, ge=0, le=1)
+    reads: Reads = "user"
+    objective: Objective | Literal["auto"] = "bce"
+    freeze_layers: int = Field(default=0, ge=0)
+    gradient_checkpointing: bool = False
     warmup: float = Field(default=0.1, ge=0, lt=1)
     weight_decay: float = Field(default=0.01, ge=0)
     patience: int = Field(default_factory=_by_encoder(3, small=10), ge=1)

@@ -34,6 +34,7 @@ from chimera_train.predict.router_scorers import (
 )
 from chimera_train.predict.text import SKETCH_FILES
 from chimera_train.router.labels import Split
+from chimera_train.router.settings import RouterSettings
 from chimera_train.term_space import TermSpace
 from chimera_train.traces.split import fingerprints
 
@@ -73,8 +74,7 @@ def write_router(
     parts: Split,
     space: TermSpace,
     metrics: dict[str, Any],
-    *,
-    keep_texts: bool,
+    settings: RouterSettings,
 ) -> None:
     """Write what runs, the training questions that it is explained by, and the figures.
 
@@ -85,17 +85,20 @@ def write_router(
         parts: what it was fitted and calibrated on.
         space: the terms of the training texts.
         metrics: the figures.
-        keep_texts: whether the questions' texts may be written, their beginnings.
+        settings: what it was fitted with.
     """
     training, scorer = parts.training, router.scorer
     scorer.save(directory)
-    sketch = space.sketch()
+    sketch = space.sketch(space.directions)
     sketch.save(directory)
     Neighbours.of(sketch, training.texts, training.success).save(directory)
     save_questions(
         directory,
         [
-            Question(question_id=str(id_), text=text[:_EXCERPT_CHARACTERS] if keep_texts else None)
+            Question(
+                question_id=str(id_),
+                text=text[:_EXCERPT_CHARACTERS] if settings.keep_texts else None,
+            )
             for id_, text in zip(training.question_ids, training.texts, strict=True)
         ],
     )
@@ -106,6 +109,7 @@ def write_router(
         kind=kind,
         labels=list(router.calibration.labels),
         network=scorer.settings if isinstance(scorer, NetworkScorer) else None,
+        reads=settings.reads,
         latency_ms={
             model: None if np.isnan(latency) else float(latency)
             for model, latency in zip(training.models, training.latency_ms, strict=True)

@@ -10,7 +10,6 @@ from sklearn.linear_model import LogisticRegression
 from chimera_train.predict.router_scorers import TermScorer, log_odds
 from chimera_train.router.labels import RouterData
 from chimera_train.router.outcomes import Outcomes, outcomes, prior_rates
-from chimera_train.router.settings import RouterSettings
 from chimera_train.term_space import TermSpace
 from chimera_train.traces.split import hashed
 
@@ -22,23 +21,22 @@ _STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0)
 _FOLDS = 3
 
 
-def fit_terms(training: RouterData, space: TermSpace, settings: RouterSettings) -> TermScorer:
+def fit_terms(training: RouterData, space: TermSpace) -> TermScorer:
     """Fit on the graded questions of each model; one with a single outcome gets its prior.
 
     The inverse strength of the penalty, C, is the same for all models: that with the least log loss
     in cross-validation over the training questions.
     """
-    del settings  # the words are chosen before, and the penalty here
     of_models = [outcomes(training, m) for m in range(len(training.models))]
     prior = log_odds(prior_rates(training))
-    strength = _best_strength(training, space.weights, of_models)
+    strength = _best_strength(training, space.vectors, of_models)
     columns = [
-        _regression(space.weights, rows, strength, logit)
+        _regression(space.vectors, rows, strength, logit)
         for rows, logit in zip(of_models, prior, strict=True)
     ]
     coefficients = np.column_stack([column for column, _ in columns])
     intercepts = np.array([intercept for _, intercept in columns])
-    return TermScorer(space.sketch(), coefficients.astype(np.float32), intercepts)
+    return TermScorer(space.sketch(space.directions), coefficients.astype(np.float32), intercepts)
 
 
 def _best_strength(training: RouterData, weights: Any, of_models: list[Outcomes]) -> float:

@@ -39,13 +39,9 @@ class Length(Protocol):
 
     def template_overhead_tokens(self, model: str) -> int: ...
 
-    def predict(
-        self, model: str, requests: Sequence[StageRequest], quantiles: Sequence[float] = ...
-    ) -> _Floats: ...
-
-    def remaining_after(
-        self, model: str, requests: Sequence[StageRequest], generated: Sequence[int]
-    ) -> _Floats: ...
+    def predict_with_overrun(
+        self, model: str, requests: Sequence[StageRequest]
+    ) -> tuple[_Floats, _Floats]: ...
 
 
 class Counter(Protocol):
@@ -154,9 +150,7 @@ def _lengths(
                 _stage_request(queries[index], counts.of(index, counter), overhead)
                 for index in asked
             ]
-            median = predictors.length.predict(model, requests)[:, 0]
-            outlived = np.rint(median).astype(np.int64).tolist()
-            beyond = predictors.length.remaining_after(model, requests, outlived)[:, 0]
+            median, beyond = predictors.length.predict_with_overrun(model, requests)
             remaining[np.ix_(asked, engines)] = median[:, None]
             overrun[np.ix_(asked, engines)] = beyond[:, None]
     return remaining, overrun

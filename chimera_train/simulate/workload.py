@@ -59,10 +59,10 @@ class LengthModel(_Fitted, Protocol):
         """ŷ, shape (n, 1)."""
         ...
 
-    def remaining_after(
-        self, model: str, requests: Sequence[StageRequest], generated: Sequence[int]
-    ) -> npt.NDArray[np.floating]:
-        """Median of what is left once so many tokens are generated, shape (n, 1)."""
+    def predict_with_overrun(
+        self, model: str, requests: Sequence[StageRequest]
+    ) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
+        """ŷ, and the median of what is left of a program that outlives it, both of shape (n,)."""
         ...
 
 
@@ -222,8 +222,7 @@ def workload_from_traces(
     if length == ORACLE:
         remaining_tokens = _still_to_come(first_stage, output_tokens)
     elif length is not None:
-        remaining_tokens = _predicted("length predictor", length, asked(), len(stages))
-        overrun_tokens = _overrun(length, asked(), remaining_tokens)
+        remaining_tokens, overrun_tokens = _with_overrun(length, asked(), len(stages))
     stage_tokens = None
     if stage_length == ORACLE:
         stage_tokens = output_tokens.astype(np.float64)
@@ -325,15 +324,17 @@ def _predicted(
     return found
 
 
-def _overrun(
-    predictor: LengthModel, asked: Sequence[_Asked], remaining_tokens: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
-    """What more is expected of programs that have outlived ``remaining_tokens``, (n_stages,)."""
-    found = np.zeros(len(remaining_tokens))
+def _with_overrun(
+    predictor: LengthModel, asked: Sequence[_Asked], n_stages: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """ŷ of each stage, and what more is expected of its program beyond it, both (n_stages,)."""
+    _check_fitted("length predictor", predictor.models, [each.model for each in asked])
+    remaining, overrun = np.zeros((2, n_stages))
     for each in asked:
-        outlived = np.rint(remaining_tokens[each.rows]).astype(np.int64).tolist()
-        found[each.rows] = predictor.remaining_after(each.model, each.requests, outlived)[:, 0]
-    return found
+        remaining[each.rows], overrun[each.rows] = predictor.predict_with_overrun(
+            each.model, each.requests
+        )
+    return remaining, overrun
 
 
 def _asked(models: Sequence[str], stages: pd.DataFrame) -> list[_Asked]:

@@ -41,11 +41,8 @@ class FixedLength:
     def template_overhead_tokens(self, model: str) -> int:
         return 0
 
-    def predict(self, model: str, requests: Sequence[Any], quantiles: Any = (0.5,)) -> np.ndarray:
-        return np.full((len(requests), 1), 20.0)
-
-    def remaining_after(self, model: str, requests: Sequence[Any], generated: Any) -> np.ndarray:
-        return np.full((len(requests), 1), 10.0)
+    def predict_with_overrun(self, model: str, requests: Sequence[Any]) -> np.ndarray:
+        return np.full((2, len(requests)), [[20.0], [10.0]])
 
 
 class FixedRouter:

@@ -26,7 +26,7 @@ from chimera_train.length.rows import stage_requests, stage_rows
 from chimera_train.length.settings import LengthSettings
 from chimera_train.length.sketch import fit_sketch
 from chimera_train.output import Output
-from chimera_train.predict.encoder import Encoder, EncoderSketch
+from chimera_train.predict.encoder import Encoder, JointSketch
 from chimera_train.predict.length import LengthPredictor
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -246,14 +246,23 @@ def test_a_saved_sketch_gives_what_the_fitted_one_gave(
     names = sketch.save(saved)
     assert sorted(names) == sorted(path.name for path in saved.iterdir())
     shutil.rmtree(exported)
-    loaded = EncoderSketch.load(saved)
-    assert loaded.n_components == 3 + 1  # and the model's own direction
+    loaded = JointSketch.load(saved)
+    of_terms = loaded.terms.n_components - 3 - 1  # and the model's own direction
+    assert 2 <= of_terms <= 3
     for text in [*TEXTS, "halve " * 20]:
         vector, novelty = loaded.describe(text)
         np.testing.assert_array_equal(vector, sketch.describe(text)[0])
         assert novelty == sketch.describe(text)[1] >= 0
-    mean = np.mean([loaded.describe(text)[0] for text in TEXTS], axis=0)
-    np.testing.assert_allclose(mean, 0, atol=1e-6)  # centred
+    mean = np.mean([loaded.describe(text)[0][of_terms:-1] for text in TEXTS], axis=0)
+    np.testing.assert_allclose(mean, 0, atol=1e-6)  # components of embeddings are centred
+
+
+def test_without_common_terms_the_embedding_is_all_there_is(encoder: Encoder) -> None:
+    sketch, _ = fit_sketch(of_texts(["add", "halve", "double"]), LengthSettings(), encoder)
+    assert isinstance(sketch, JointSketch)
+    vector, _ = sketch.describe("halve")
+    np.testing.assert_array_equal(vector, sketch.embedding.describe("halve")[0])
+    assert vector.any()
 
 
 def test_equal_texts_have_no_sketch(encoder: Encoder) -> None:
@@ -278,7 +287,7 @@ def test_lengths_are_fitted_written_and_predicted_from_embeddings(
     assert distance["overall"] < baselines["prompt_length"]
     written = {path.name for path in (tmp_path / "length").iterdir()}
     assert written >= {"encoder.npz", "encoder.onnx", "encoder-tokenizer.json"}
-    assert not written & {"sketch.npz", "vocabulary.json"}
+    assert written >= {"sketch.npz", "vocabulary.json"}
 
     loaded = LengthPredictor.load(tmp_path / "length")
     requests = stage_requests(stage_rows(traces)[:20])

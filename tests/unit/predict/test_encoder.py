@@ -15,7 +15,14 @@ from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from chimera_train.errors import DataError
-from chimera_train.predict.encoder import NETWORK, TOKENIZER, Encoder, EncoderSketch
+from chimera_train.predict.encoder import (
+    NETWORK,
+    TOKENIZER,
+    Encoder,
+    EncoderSketch,
+    JointSketch,
+)
+from chimera_train.predict.text import TextSketch
 
 WORDS = ["[PAD]", "[UNK]", "yes", "no"]
 TABLE = np.array([[50, 50, 50], [0, 0, 0], [3, -1, 2], [-2, 4, 1]], dtype=np.float32)
@@ -146,3 +153,20 @@ def test_damage_is_refused_with_the_reason(
     damage(tmp_path)
     with pytest.raises(DataError, match=message):
         EncoderSketch.load(tmp_path)
+
+
+def test_terms_and_embedding_are_added(sketch: EncoderSketch, tmp_path: Path) -> None:
+    terms = TextSketch(["yes"], np.ones(1, np.float32), np.array([[5, 7]], np.float32))
+    joint = JointSketch(terms, sketch)
+    names = joint.save(tmp_path)
+    assert sorted(names) == sorted(path.name for path in tmp_path.iterdir())
+    for same in (joint, JointSketch.load(tmp_path)):
+        vector, novelty = same.describe("yes no")
+        np.testing.assert_allclose(vector, np.add(expected("yes", "no"), [5, 7]))
+        assert novelty == sketch.describe("yes no")[1]
+
+
+def test_functions_of_terms_and_embedding_must_be_as_many(sketch: EncoderSketch) -> None:
+    terms = TextSketch(["yes"], np.ones(1, np.float32), np.array([[5]], np.float32))
+    with pytest.raises(DataError, match="1 functions of the terms but 2 of the embedding"):
+        JointSketch(terms, sketch)

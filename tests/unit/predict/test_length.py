@@ -124,6 +124,18 @@ def test_remaining_after_conditions_instead_of_flooring(
     np.testing.assert_allclose(remaining, [[expected]], atol=1e-6)
 
 
+def test_the_overrun_is_what_is_left_of_what_outlives_its_prediction(
+    predictor: LengthPredictor,
+) -> None:
+    requests = [SHORT, replace(SHORT, stage="never seen"), replace(SHORT, prompt_tokens=10**6)]
+    for model in ("small", "never seen"):
+        median, overrun = predictor.predict_with_overrun(model, requests)
+        np.testing.assert_array_equal(median, predictor.predict(model, requests)[:, 0])
+        left = predictor.remaining_after(model, requests, np.rint(median).astype(int).tolist())
+        np.testing.assert_array_equal(overrun, left[:, 0])
+        assert (overrun > 0).all()
+
+
 def test_remaining_after_a_fallback_conditions_its_cell(predictor: LengthPredictor) -> None:
     unseen = replace(SHORT, stage="verify")  # 0, 10, … 1000
     remaining = predictor.remaining_after("small", [unseen] * 3, [0, 500, 1000])

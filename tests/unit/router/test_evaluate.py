@@ -68,7 +68,7 @@ def test_judges_the_questions_that_were_held_out(
     assert figures["map_macro"] == pytest.approx(
         macro_map(parts.holdout.success, router.predict(parts.holdout.texts))
     )
-    assert set(figures["baselines"]) == {"prior", "tfidf_logreg", "boosted"}
+    assert set(figures["baselines"]) == {"prior", "tfidf_logreg", "boosted", "blend"}
     assert figures["ece"]["raw"] != figures["ece"]["calibrated"]
     assert figures["stability"]["white_space"]["confidence_change"] > 0
     assert 0 <= figures["noise_ceiling"]["map_macro"] <= 1

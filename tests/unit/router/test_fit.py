@@ -91,7 +91,7 @@ def test_metrics_are_those_of_the_exported_router_on_the_holdout(
     assert metrics["baselines"]["prior"] == pytest.approx(
         np.mean(list(metrics["base_rate"].values()))
     )
-    assert set(metrics["baselines"]) == {"prior", "tfidf_logreg", "knn", "boosted"}
+    assert set(metrics["baselines"]) == {"prior", "tfidf_logreg", "knn", "boosted", "blend"}
     assert set(metrics["candidates"]) == {*metrics["baselines"], "encoder"}
     assert metrics["kind"] == "encoder"
     assert set(metrics["ece"]) == {"raw", "calibrated", "per_model"}
@@ -152,7 +152,7 @@ def test_by_default_no_encoder_is_trained_and_the_best_kind_is_kept(
 ) -> None:
     metrics = fit_router(traces, tmp_path / "router", RouterSettings(), output)
     candidates = metrics["candidates"]
-    assert set(candidates) == {"prior", "tfidf_logreg", "knn", "boosted"}
+    assert set(candidates) == {"prior", "tfidf_logreg", "knn", "boosted", "blend"}
     gains = {kind: figures["routing_gain"] for kind, figures in candidates.items()}
     assert gains[metrics["kind"]] == max(gains.values())
     assert read_manifest(tmp_path / "router").kind == metrics["kind"]

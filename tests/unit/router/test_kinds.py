@@ -7,15 +7,17 @@ import pytest
 
 from chimera_train.errors import DataError
 from chimera_train.predict.router import KINDS, files_of, load_router, read_manifest
-from chimera_train.predict.router_scorers import Scorer, log_odds
-from chimera_train.router.kinds import FITS, calibrated, term_space
+from chimera_train.predict.router_scorers import BlendScorer, PriorScorer, Scorer, log_odds
+from chimera_train.router.kinds import calibrated, fit_kinds, term_space
 from chimera_train.router.labels import RouterData, Split
 from chimera_train.router.outcomes import outcomes, prior_rates, single_outcome
 from chimera_train.router.settings import BoostedSettings, RouterSettings
 from chimera_train.router.store import write_router
 
+WITHOUT_ENCODER = KINDS[:-1]
 MODELS = ("depends", "always", "rarely asked")
 SETTINGS = RouterSettings(
+    keep_texts=False,
     neighbours=5,
     sketch_components=12,
     boosted=BoostedSettings(max_rounds=40, max_leaves=3, learning_rate=0.2, min_samples_leaf=5),
@@ -37,10 +39,10 @@ def data(n: int = 60) -> RouterData:
 
 
 def fit(kind: str, training: RouterData) -> Scorer:
-    return FITS[kind](training, term_space(training, SETTINGS), SETTINGS)
+    return fit_kinds(training, term_space(training, SETTINGS), SETTINGS)[kind]
 
 
-@pytest.mark.parametrize("kind", ["tfidf_logreg", "knn", "boosted"])
+@pytest.mark.parametrize("kind", WITHOUT_ENCODER[1:])
 def test_words_decide_where_they_were_graded(kind: str) -> None:
     texts = [f"{word} question about 3 apples" for word in ("easy", "hard")]
     q = calibrated(fit(kind, data()), data()).predict(texts)
@@ -48,7 +50,7 @@ def test_words_decide_where_they_were_graded(kind: str) -> None:
     assert q[1, 2] > 0.6 > 0.4 > q[0, 2]
 
 
-@pytest.mark.parametrize("kind", FITS)
+@pytest.mark.parametrize("kind", WITHOUT_ENCODER)
 def test_a_model_with_one_outcome_gets_its_prior(kind: str) -> None:
     logits = fit(kind, data()).logits(["easy question", "hard question about 3 apples", ""])
     assert np.isfinite(logits).all()
@@ -59,13 +61,13 @@ def test_a_model_with_one_outcome_gets_its_prior(kind: str) -> None:
         np.testing.assert_allclose(logits[:, 1], prior, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", FITS)
+@pytest.mark.parametrize("kind", WITHOUT_ENCODER)
 def test_what_is_written_is_what_was_fitted(kind: str, tmp_path: Path) -> None:
     training = data()
     space = term_space(training, SETTINGS)
-    router = calibrated(FITS[kind](training, space, SETTINGS), training)
+    router = calibrated(fit_kinds(training, space, SETTINGS)[kind], training)
     parts = Split(training, training, training)
-    write_router(tmp_path, kind, router, parts, space, {}, keep_texts=False)
+    write_router(tmp_path, kind, router, parts, space, {}, SETTINGS)
     assert "apples" not in (tmp_path / "neighbours.json").read_text()
     loaded = load_router(tmp_path)
     texts = ["easy question", "", "neither", "hard \ud800 question " * 50]
@@ -81,14 +83,25 @@ def test_what_is_written_is_what_was_fitted(kind: str, tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
 
 
-@pytest.mark.parametrize("kind", FITS)
+@pytest.mark.parametrize("kind", WITHOUT_ENCODER)
 def test_a_megabyte_gets_finite_logits(kind: str) -> None:
     training = data()
     assert np.isfinite(fit(kind, training).logits(["easy 12 apples! " * 2**16])).all()
 
 
 def test_every_kind_has_a_fit_but_the_encoder() -> None:
-    assert [*FITS, "encoder"] == list(KINDS)
+    training = data()
+    assert tuple(fit_kinds(training, term_space(training, SETTINGS), SETTINGS)) == WITHOUT_ENCODER
+
+
+def test_a_blend_is_the_mean_of_words_and_trees() -> None:
+    training = data()
+    fitted = fit_kinds(training, term_space(training, SETTINGS), SETTINGS)
+    texts = ["easy question", ""]
+    parts = [fitted[kind].logits(texts) for kind in ("tfidf_logreg", "boosted")]
+    np.testing.assert_allclose(fitted["blend"].logits(texts), np.mean(parts, axis=0))
+    with pytest.raises(DataError, match="different numbers of models"):
+        BlendScorer([fitted["prior"], PriorScorer(np.zeros(2))])
 
 
 def test_texts_that_share_no_words_are_refused() -> None:

@@ -164,15 +164,12 @@ class StubLength:
     def template_overhead_tokens(self, model: str) -> int:
         return {"small": 4, "large": 6}[model]
 
-    def predict(self, model, requests, quantiles=(0.5,)) -> np.ndarray:
+    def predict_with_overrun(self, model, requests) -> tuple[np.ndarray, np.ndarray]:
         self.asked += [(model, request) for request in requests]
         if any(request.text == "poison" for request in requests):
             raise RuntimeError("poison")
-        tokens = [float(r.text) if r.text.isdigit() else 10.0 for r in requests]
-        return np.repeat(np.array(tokens)[:, None], len(quantiles), axis=1)
-
-    def remaining_after(self, model, requests, generated) -> np.ndarray:
-        return np.array([[float(tokens)] for tokens in generated])
+        tokens = np.array([float(r.text) if r.text.isdigit() else 10.0 for r in requests])
+        return tokens, tokens
 
 
 class WordCounter:

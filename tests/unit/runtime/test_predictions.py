@@ -70,13 +70,10 @@ class FakeLength:
     def template_overhead_tokens(self, model: str) -> int:
         return {"a": 100, "b": 200}[model]
 
-    def predict(self, model, requests, quantiles=(0.5,)) -> np.ndarray:
+    def predict_with_overrun(self, model, requests) -> tuple[np.ndarray, np.ndarray]:
         self.calls.append((model, list(requests)))
-        return np.array([[r.prompt_tokens + 0.5] for r in requests])
-
-    def remaining_after(self, model, requests, generated) -> np.ndarray:
-        assert [round(r.prompt_tokens + 0.5) for r in requests] == list(generated)
-        return np.array([[tokens / 4] for tokens in generated])
+        tokens = np.array([r.prompt_tokens for r in requests])
+        return tokens + 0.5, tokens / 4
 
 
 class Letters:
@@ -109,7 +106,7 @@ def test_predictions_belong_to_engines_not_models() -> None:
     assert both.confidence is not None
     assert both.confidence.tolist() == [-2.0, 2.0, -2.0]
     assert both.remaining_tokens.tolist() == [1105.5, 1205.5, 1105.5]
-    assert both.overrun_tokens.tolist() == [276.5, 301.5, 276.5]
+    assert both.overrun_tokens.tolist() == [276.25, 301.25, 276.25]
     assert known.confidence is None
     assert known.remaining_tokens.tolist() == [0.0, 1206.5, 0.0]
     assert (none.confidence, none.remaining_tokens, none.overrun_tokens) == (None, None, None)

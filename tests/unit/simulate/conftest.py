@@ -103,11 +103,8 @@ def config(tmp_path, traces_dir, step_time, monkeypatch):
     class Length:
         models = ("m-small", "m-large")
 
-        def predict(self, model, requests):
-            return np.full((len(requests), 1), 10.0)
-
-        def remaining_after(self, model, requests, generated):
-            return np.full((len(requests), 1), 5.0)
+        def predict_with_overrun(self, model, requests):
+            return np.full((2, len(requests)), [[10.0], [5.0]])
 
     monkeypatch.setattr(grid, "load_router", lambda directory: Router())
     monkeypatch.setattr(LengthPredictor, "load", lambda directory, target: Length())

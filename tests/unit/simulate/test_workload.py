@@ -35,8 +35,9 @@ class Length:
         self.requests[model] = requests
         return np.array([[r.prompt_tokens + 1000 * r.history.generated_tokens] for r in requests])
 
-    def remaining_after(self, model, requests, generated):
-        return np.array([[tokens / 2] for tokens in generated])
+    def predict_with_overrun(self, model, requests):
+        tokens = self.predict(model, requests)[:, 0]
+        return tokens, tokens / 2
 
 
 @pytest.fixture
