@@ -32,8 +32,8 @@ def evaluate_router(directory: Path, traces: Traces, output: Output) -> dict[str
     """The figures of ``judge``, and of ``stability`` on up to 200 of the questions.
 
     The baselines are the other kinds of router, fitted on those questions of the traces that this
-    one was fitted on. Where there are hardly any, ``prior`` alone is left: the models' success rates
-    on the judged questions.
+    one was fitted on. Where there are hardly any, ``prior`` alone is left: the models' success
+    rates on the judged questions.
 
     Raises:
         DataError: the directory or the traces cannot be used, they have no model in common, or
