@@ -89,12 +89,14 @@ def _thresholds(directory: Path) -> tuple[dict[str, Any], list[Any]]:
     policy = read_json_object(directory / POLICY)
     labels = [label.model_dump() for label in router.labels]
     calibration = [
-        (label.model, label.scale, label.bias, _curve(label.knots)) for label in router.labels
+        (label.model, label.scale, label.common, label.bias, _curve(label.knots))
+        for label in router.labels
     ]
     return {"router": {"kind": router.kind, "labels": labels}, "policy": policy}, [
         "",
-        f"router of kind {router.kind}; confidence = sigmoid(scale · logit + bias), then the curve",
-        table(("model", "scale", "bias", "curve"), calibration),
+        f"router of kind {router.kind}; confidence = sigmoid(scale · logit + common · mean of all"
+        " models' logits + bias), then the curve",
+        table(("model", "scale", "common", "bias", "curve"), calibration),
         "",
         table(("policy", "value"), list(policy.items())),
     ]

@@ -1,8 +1,10 @@
 """From a scorer's logits to probabilities that mean what they say, one map for each model.
 
-A map is Platt's (1999), ``p = sigmoid(scale · logit + bias)``, and, where validation questions were
-many, a rising piecewise linear correction of p: isotonic regression (Zadrozny and Elkan 2002) as
-what is left of it, its knots.
+A map is ``p = sigmoid(scale · logit + common · mean + bias)`` with the mean of the text's logits
+over all models, which is how easy the question is: how sure a scorer may be of that is not how sure
+it may be of differences between models. With ``common`` 0 it is Platt's (1999). Where validation
+questions were many, a rising piecewise linear correction of p may follow: isotonic regression
+(Zadrozny and Elkan 2002) as what is left of it, its knots.
 """
 
 from collections.abc import Sequence
@@ -24,8 +26,9 @@ class Label(Settings):
 
     Attributes:
         model: whose success it is.
-        scale: of the logit; positive, so that calibration never reverses a ranking.
-        bias: of the logit.
+        scale: of the model's logit; positive.
+        common: factor of the mean logit over all models.
+        bias: added to both.
         knots: (probability before, probability after), both rising from left to right, the first
             strictly; None leaves the probability as it is. Beyond the outermost ones the
             probability after stays what it is there.
@@ -33,6 +36,7 @@ class Label(Settings):
 
     model: str
     scale: FiniteFloat = Field(default=1.0, gt=0)
+    common: FiniteFloat = 0.0
     bias: FiniteFloat = 0.0
     knots: list[tuple[FiniteFloat, FiniteFloat]] | None = None
 
@@ -64,6 +68,7 @@ class Calibration:
     def __init__(self, labels: Sequence[Label]) -> None:
         self.labels = tuple(labels)
         self._scale = np.array([label.scale for label in labels])
+        self._common = np.array([label.common for label in labels])
         self._bias = np.array([label.bias for label in labels])
         self._knots = {
             m: np.array(label.knots).T for m, label in enumerate(labels) if label.knots is not None
@@ -81,7 +86,8 @@ class Calibration:
 
     def apply(self, logits: Array) -> Array:
         """Success probabilities for ``logits``; both have the shape (n, n_models)."""
-        probabilities = sigmoid(self._scale * logits + self._bias)
+        mean = logits.mean(axis=1, keepdims=True)
+        probabilities = sigmoid(self._scale * logits + self._common * mean + self._bias)
         for m, (before, after) in self._knots.items():
             probabilities[:, m] = np.interp(probabilities[:, m], before, after)
         return probabilities

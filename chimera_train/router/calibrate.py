@@ -1,10 +1,16 @@
-"""Turning a logit into a probability that means what it says.
+"""Turning logits into probabilities that mean what they say.
 
-A network that ranks questions well may still be too sure of itself. Per model, a scale and a bias
-of the logit are fitted to the success rates of the validation questions (Platt 1999); where these
-are many, isotonic regression on top of it is tried as well (Zadrozny and Elkan 2002). Each is kept
-only if cross-validation says that it is clearly better: what validation questions happen to say
-about one model and not about another moves choices between them for nothing.
+Four steps, each kept only if cross-validation on the validation questions says that it helps:
+
+1. Nothing: the logits are taken at their word.
+2. How easy a question is, and how models differ on it, are scaled apart, alike for all models: of
+   the second a scorer knows much less. It is a shrinkage of the differences between models, and
+   moves no model's mean logit.
+3. Per model, Platt's scale and bias (1999).
+4. Per model, where questions are many, isotonic regression on top of it (Zadrozny and Elkan 2002).
+
+The last two must be clearly better: what a few questions happen to say about one model and not
+about another moves choices between them for nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +44,7 @@ _LEAST_PROBABILITY = 1e-6
 def fit_calibration(
     models: Sequence[str], success: Array, logits: Array, weights: Array | None = None
 ) -> Calibration:
-    """The calibration of each model's logit; none reverses a ranking.
+    """The calibration of a router's logits.
 
     Args:
         models: names of the columns.
@@ -48,10 +54,63 @@ def fit_calibration(
     """
     weights = np.ones_like(success) if weights is None else weights
     labels = []
-    for m, model in enumerate(models):
+    for m, shared in enumerate(_shared_if_better(models, success, logits, weights)):
         rows = ~np.isnan(success[:, m])
-        labels.append(_best(model, success[rows, m], logits[rows, m], weights[rows, m]))
+        scaled = shared.scale * logits[rows, m] + shared.common * logits[rows].mean(axis=1)
+        own = _best(shared.model, success[rows, m], scaled + shared.bias, weights[rows, m])
+        labels.append(
+            own.model_copy(
+                update={
+                    "scale": own.scale * shared.scale,
+                    "common": own.scale * shared.common,
+                    "bias": own.scale * shared.bias + own.bias,
+                }
+            )
+        )
     return Calibration(labels)
+
+
+def _shared_if_better(
+    models: Sequence[str], success: Array, logits: Array, weights: Array
+) -> list[Label]:
+    identity = [Label(model=model) for model in models]
+    if len(models) < 2 or len(success) < 2 * _FOLDS:
+        return identity
+    fold = np.arange(len(success)) % _FOLDS
+    losses = np.zeros(2)
+    for k in range(_FOLDS):
+        seen, unseen = fold != k, fold == k
+        shared = _shared(models, success[seen], logits[seen], weights[seen])
+        for i, labels in enumerate((identity, shared)):
+            p = Calibration(labels).apply(logits[unseen])
+            losses[i] += np.nansum(_loss(success[unseen], p, weights[unseen]))
+    return _shared(models, success, logits, weights) if losses[1] < losses[0] else identity
+
+
+def _shared(models: Sequence[str], success: Array, logits: Array, weights: Array) -> list[Label]:
+    """Scales of the mean logit of a text, and of each model's difference from it, around means."""
+    common = logits.mean(axis=1, keepdims=True)
+    difference = logits - common
+    level, offsets = common.mean(), difference.mean(axis=0)
+    graded = ~np.isnan(success)
+    parts = [
+        np.broadcast_to(common - level, logits.shape)[graded],
+        (difference - offsets)[graded],
+    ]
+    constant = np.broadcast_to(level + offsets, logits.shape)[graded]
+    y, w = success[graded], weights[graded]
+
+    def objective(parameters: Array) -> tuple[float, Array]:
+        scaled = [np.exp(own) * part for own, part in zip(parameters, parts, strict=True)]
+        loss, excess = _cross_entropy(y, scaled[0] + scaled[1] + constant, w)
+        return loss, np.array([excess @ own for own in scaled])
+
+    ease, apart = np.exp(_minimum(objective))
+    bias = (1 - ease) * level + (1 - apart) * offsets
+    return [
+        Label(model=model, scale=float(apart), common=float(ease - apart), bias=float(own))
+        for model, own in zip(models, bias, strict=True)
+    ]
 
 
 def _best(model: str, y: Array, logits: Array, weights: Array) -> Label:
@@ -74,8 +133,7 @@ def _unseen_loss(fit: Fit, model: str, y: Array, logits: Array, weights: Array) 
         seen, unseen = fold != k, fold == k
         label = fit(model, y[seen], logits[seen], weights[seen])
         p[unseen] = Calibration([label]).apply(logits[unseen, None])[:, 0]
-    p = np.clip(p, _LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY)
-    return -weights * (y * np.log(p) + (1 - y) * np.log1p(-p))
+    return _loss(y, p, weights)
 
 
 def _identity(model: str, _y: Array, _logits: Array, _weights: Array) -> Label:
@@ -84,18 +142,11 @@ def _identity(model: str, _y: Array, _logits: Array, _weights: Array) -> Label:
 
 def _platt(model: str, y: Array, logits: Array, weights: Array) -> Label:
     def objective(parameters: Array) -> tuple[float, Array]:
-        log_scale, bias = parameters  # the logarithm keeps the scale positive: no ranking changes
-        scaled = np.exp(log_scale) * logits
-        z = scaled + bias
-        loss = weights @ (np.logaddexp(0.0, z) - y * z)
-        excess = weights * (sigmoid(z) - y)
-        gradient = np.array([excess @ scaled, excess.sum()]) + _PRIOR_QUESTIONS * parameters
-        return float(loss + _PRIOR_QUESTIONS * parameters @ parameters / 2), gradient
+        scaled = np.exp(parameters[0]) * logits
+        loss, excess = _cross_entropy(y, scaled + parameters[1], weights)
+        return loss, np.array([excess @ scaled, excess.sum()])
 
-    # A line search may try anything; e^10 is far beyond what the penalty lets win.
-    bounds = [(-10, 10), (None, None)]
-    found = minimize(objective, np.zeros(2), jac=True, method="L-BFGS-B", bounds=bounds)
-    log_scale, bias = found.x
+    log_scale, bias = _minimum(objective)
     return Label(model=model, scale=float(np.exp(log_scale)), bias=float(bias))
 
 
@@ -110,3 +161,32 @@ def _isotonic(model: str, y: Array, logits: Array, weights: Array) -> Label:
     inside = (before > 0) & (before < 1)
     centres = zip(before[inside].tolist(), after[inside].tolist(), strict=True)
     return platt.model_copy(update={"knots": [(0.0, 0.0), *centres, (1.0, 1.0)]})
+
+
+def _minimum(objective: Callable[[Array], tuple[float, Array]]) -> Array:
+    """Where ``objective`` (value and gradient) of two parameters is least, pulled towards 0.
+
+    The first, and maybe the second, is the logarithm of a scale, which so stays positive.
+    """
+
+    def pulled(parameters: Array) -> tuple[float, Array]:
+        value, gradient = objective(parameters)
+        penalty = _PRIOR_QUESTIONS * float(parameters @ parameters) / 2
+        return value + penalty, gradient + _PRIOR_QUESTIONS * parameters
+
+    # A line search may try anything; e^10 is far beyond what the penalty lets win.
+    bounds = [(-10, 10), (-10, 10)]
+    found = minimize(pulled, np.zeros(2), jac=True, method="L-BFGS-B", bounds=bounds)
+    return np.asarray(found.x, dtype=np.float64)
+
+
+def _cross_entropy(y: Array, logits: Array, weights: Array) -> tuple[float, Array]:
+    """Of rates under ``sigmoid(logits)``, summed, in nats; and its derivative by each logit."""
+    loss = weights @ (np.logaddexp(0.0, logits) - y * logits)
+    return float(loss), weights * (sigmoid(logits) - y)
+
+
+def _loss(y: Array, p: Array, weights: Array) -> Array:
+    """Cross entropy of each rate under probabilities, in nats; NaN where there is no rate."""
+    p = np.clip(p, _LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY)
+    return -weights * (y * np.log(p) + (1 - y) * np.log1p(-p))

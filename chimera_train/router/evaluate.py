@@ -25,14 +25,15 @@ __all__ = ["evaluate_router"]
 
 _ROUTER = "router"
 _REWRITTEN_TEXTS = 200
+_LEAST_QUESTIONS = 20  # that a baseline is fitted on
 
 
 def evaluate_router(directory: Path, traces: Traces, output: Output) -> dict[str, Any]:
     """The figures of ``judge``, and of ``stability`` on up to 200 of the questions.
 
     The baselines are the other kinds of router, fitted on those questions of the traces that this
-    one was fitted on. Where there are none, ``prior`` alone is left: the models' success rates on
-    the judged questions.
+    one was fitted on. Where there are hardly any, ``prior`` alone is left: the models' success
+    rates on the judged questions.
 
     Raises:
         DataError: the directory or the traces cannot be used, they have no model in common, or
@@ -66,7 +67,7 @@ def _baselines(
     """Probabilities on ``unseen`` of the kinds but ``own`` that need no encoder, from ``known``."""
     fold = folds(pd.Series(known.question_ids))
     training = known.select(fold != VALIDATION_FOLD)
-    if not len(training.texts) or (training.weights.sum(axis=0) == 0).any():
+    if len(training.texts) < _LEAST_QUESTIONS or (training.weights.sum(axis=0) == 0).any():
         return {"prior": np.tile(np.nanmean(unseen.success, axis=0), (len(unseen.texts), 1))}
     validation = known.select(fold == VALIDATION_FOLD)
     settings = RouterSettings()

@@ -24,8 +24,16 @@ def test_knots_follow_scale_and_bias() -> None:
     np.testing.assert_allclose(probabilities[:, 1], [0.2, 0.1, 0.8])
 
 
+def test_the_mean_logit_of_a_text_counts_for_every_model() -> None:
+    calibration = Calibration(
+        [Label(model="a", scale=0.5, common=1.5), Label(model="b", common=-1.0, bias=1.0)]
+    )
+    found = calibration.apply(np.array([[2.0, 0.0], [-4.0, 2.0]]))
+    np.testing.assert_allclose(found, sigmoid(np.array([[1 + 1.5, 0.0], [-2 - 1.5, 2 + 1 + 1.0]])))
+
+
 def test_survives_json_and_no_rows() -> None:
-    label = Label(model="a", scale=0.5, bias=1.0, knots=[(0.2, 0.1), (0.9, 1.0)])
+    label = Label(model="a", scale=0.5, common=0.2, bias=1.0, knots=[(0.2, 0.1), (0.9, 1.0)])
     assert Label.model_validate_json(label.model_dump_json()) == label
     assert Calibration([label]).apply(np.zeros((0, 1))).shape == (0, 1)
 

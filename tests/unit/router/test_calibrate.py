@@ -6,7 +6,7 @@ from hypothesis.extra import numpy as hnp
 
 from chimera_train.predict.calibration import Calibration, Label, sigmoid
 from chimera_train.router.calibrate import LEAST_FOR_ISOTONIC, fit_calibration
-from chimera_train.router.metrics import calibration_error
+from chimera_train.router.metrics import calibration_error, macro_map
 
 
 def _fit(success: np.ndarray, logits: np.ndarray, weights: np.ndarray | None = None) -> Calibration:
@@ -49,8 +49,32 @@ def test_models_are_calibrated_apart_and_ungraded_rows_ignored() -> None:
     logits = np.vstack([logits, np.full((50, 2), 100.0)])
     calibration = _fit(success, logits)
     assert calibration.models == ("m0", "m1")
-    scales = [label.scale for label in calibration.labels]
-    assert scales == pytest.approx([0.25, 1], rel=0.05)
+    np.testing.assert_allclose(calibration.apply(logits)[:200], success[:200], atol=0.02)
+
+
+def test_differences_that_are_noise_are_shrunk_and_levels_stay() -> None:
+    rng = np.random.default_rng(3)
+    ease = rng.normal(size=(600, 1))
+    levels = np.array([-1.0, 0.0, 1.0])
+    success = (rng.random((600, 3)) < sigmoid(ease + levels)).astype(float)
+    logits = ease + levels + rng.normal(size=(600, 3))
+    calibration = _fit(success[:300], logits[:300])
+    for label in calibration.labels:
+        assert 0 < label.scale < 0.5 * (label.scale + label.common) < 0.5
+    after = calibration.apply(logits)
+    mean = np.log(after / (1 - after))[:300].mean(axis=0)
+    np.testing.assert_allclose(mean, logits[:300].mean(axis=0), atol=1e-6)
+    unseen = slice(300, None)
+    assert macro_map(success[unseen], after[unseen]) > macro_map(success[unseen], logits[unseen])
+
+
+def test_differences_that_are_true_are_kept() -> None:
+    rng = np.random.default_rng(4)
+    logits = rng.normal(size=(1000, 3))
+    success = (rng.random((1000, 3)) < sigmoid(logits)).astype(float)
+    for label in _fit(success, logits).labels:
+        assert label.scale == pytest.approx(1, abs=0.1)
+        assert label.common == pytest.approx(0, abs=0.15)
 
 
 def test_rates_of_many_samples_count_for_as_many() -> None:
