@@ -129,7 +129,7 @@ class LowerLayers:
         ids, and what is trained is the layers above with pooling and classifier.
         """
         embeddings, lower = self._encoder.embeddings, self._layers[: self._n_layers]
-        self._encoder.embeddings = _AsGiven()
+        embeddings.forward = _as_given
         del self._layers[: self._n_layers]
         trained = {id(weight) for weight in self._layers.parameters()}
         pooler = getattr(self._encoder, "pooler", None)
@@ -139,7 +139,7 @@ class LowerLayers:
         try:
             yield
         finally:
-            self._encoder.embeddings = embeddings
+            del embeddings.forward
             for index, layer in enumerate(lower):
                 self._layers.insert(index, layer)
 
@@ -179,13 +179,10 @@ class LowerLayers:
             )
 
 
-class _AsGiven(nn.Module):
-    """Stands in for embeddings that are already made."""
-
-    def forward(self, *arguments: Any, **named: Any) -> torch.Tensor:
-        """The one argument that is no ids; models differ in where they pass it."""
-        given = (*arguments, *named.values())
-        return next(each for each in given if torch.is_tensor(each) and each.is_floating_point())
+def _as_given(*arguments: Any, **named: Any) -> torch.Tensor:
+    """In place of embeddings: the one argument that is no ids; models differ in where it is."""
+    given = (*arguments, *named.values())
+    return next(each for each in given if torch.is_tensor(each) and each.is_floating_point())
 
 
 def _lists(model: Any) -> Iterator[nn.ModuleList]:

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
 
 from chimera_train.errors import ChimeraError
@@ -150,6 +151,20 @@ def test_frozen_layers_stay_as_they_are(
     # The weights of the best epoch are found again without training.
     again = _train(parts, frozen, tmp_path, output)
     _assert_same(again, trained)
+
+
+@pytest.mark.parametrize("freeze_layers", [0, 1])
+def test_checkpointing_gradients_changes_memory_alone(
+    freeze_layers: int, parts: Split, settings: RouterSettings, tmp_path: Path, output: Output
+) -> None:
+    shape = SmallEncoder(hidden_size=32, layers=2, heads=2)
+    update = {"epochs": 1, "small": shape, "freeze_layers": freeze_layers}
+    plain = settings.model_copy(update=update)
+    expected = _train(parts, plain, tmp_path / "plain", output).model.state_dict()
+    sparing = plain.model_copy(update={"gradient_checkpointing": True})
+    found = _train(parts, sparing, tmp_path / "sparing", output).model.state_dict()
+    for name, weight in found.items():
+        torch.testing.assert_close(weight, expected[name], msg=name)
 
 
 def test_a_training_that_diverges_says_so(
