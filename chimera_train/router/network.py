@@ -21,7 +21,6 @@ from chimera_train.router.watch import Curves
 
 __all__ = ["FittedNetwork", "fit_network"]
 
-
 _LEAST_AGREEMENT = 0.99
 
 
