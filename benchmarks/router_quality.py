@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from length_data import default_data, run
+from length_data import LEFT_OUT, default_data, run
 from router_data import ROUTER_DATA_SETS, load_outcomes
 from sklearn.linear_model import LogisticRegression
 
@@ -52,12 +52,6 @@ from chimera_train.traces.split import N_FOLDS
 
 AUTO = "auto"
 EMBEDDINGS = "encoder + logreg"
-# In order of their names, so that nobody chose them; all are measured but the last, physics.
-LEFT_OUT = (
-    ("biology", "chemistry", "computer science"),
-    ("economics", "health", "history"),
-    ("math", "other", "philosophy"),
-)
 ENCODER_TOKENS = 256
 RESAMPLES = 500
 
