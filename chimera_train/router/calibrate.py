@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
 from sklearn.isotonic import IsotonicRegression
 
 from chimera_train.predict.calibration import Calibration, Label, sigmoid
@@ -39,6 +38,7 @@ _PRIOR_QUESTIONS = 1.0
 # Isotonic regression makes ties of what it pools; this much of the identity keeps their order.
 _SLOPE = 1e-3
 _LEAST_PROBABILITY = 1e-6
+_MOST_STEPS, _LEAST_STEP = 50, 1e-7
 
 
 def fit_calibration(
@@ -93,19 +93,16 @@ def _shared(models: Sequence[str], success: Array, logits: Array, weights: Array
     difference = logits - common
     level, offsets = common.mean(), difference.mean(axis=0)
     graded = ~np.isnan(success)
-    parts = [
-        np.broadcast_to(common - level, logits.shape)[graded],
-        (difference - offsets)[graded],
-    ]
+    parts = np.column_stack(
+        [np.broadcast_to(common - level, logits.shape)[graded], (difference - offsets)[graded]]
+    )
     constant = np.broadcast_to(level + offsets, logits.shape)[graded]
-    y, w = success[graded], weights[graded]
 
-    def objective(parameters: Array) -> tuple[float, Array]:
-        scaled = [np.exp(own) * part for own, part in zip(parameters, parts, strict=True)]
-        loss, excess = _cross_entropy(y, scaled[0] + scaled[1] + constant, w)
-        return loss, np.array([excess @ own for own in scaled])
+    def scaled(parameters: Array) -> tuple[Array, Array]:
+        both = np.exp(parameters) * parts
+        return both.sum(axis=1) + constant, both
 
-    ease, apart = np.exp(_minimum(objective))
+    ease, apart = np.exp(_least_cross_entropy(success[graded], weights[graded], scaled))
     bias = (1 - ease) * level + (1 - apart) * offsets
     return [
         Label(model=model, scale=float(apart), common=float(ease - apart), bias=float(own))
@@ -141,12 +138,11 @@ def _identity(model: str, _y: Array, _logits: Array, _weights: Array) -> Label:
 
 
 def _platt(model: str, y: Array, logits: Array, weights: Array) -> Label:
-    def objective(parameters: Array) -> tuple[float, Array]:
-        scaled = np.exp(parameters[0]) * logits
-        loss, excess = _cross_entropy(y, scaled + parameters[1], weights)
-        return loss, np.array([excess @ scaled, excess.sum()])
+    def scaled(parameters: Array) -> tuple[Array, Array]:
+        own = np.exp(parameters[0]) * logits
+        return own + parameters[1], np.column_stack([own, np.ones(len(own))])
 
-    log_scale, bias = _minimum(objective)
+    log_scale, bias = _least_cross_entropy(y, weights, scaled)
     return Label(model=model, scale=float(np.exp(log_scale)), bias=float(bias))
 
 
@@ -163,27 +159,35 @@ def _isotonic(model: str, y: Array, logits: Array, weights: Array) -> Label:
     return platt.model_copy(update={"knots": [(0.0, 0.0), *centres, (1.0, 1.0)]})
 
 
-def _minimum(objective: Callable[[Array], tuple[float, Array]]) -> Array:
-    """Where ``objective`` (value and gradient) of two parameters is least, pulled towards 0.
+def _least_cross_entropy(
+    y: Array, weights: Array, logits: Callable[[Array], tuple[Array, Array]]
+) -> Array:
+    """The two parameters whose ``logits`` explain rates best, pulled towards 0 (Fisher scoring).
 
-    The first, and maybe the second, is the logarithm of a scale, which so stays positive.
+    ``logits`` gives n logits and their derivatives by the parameters, shape (n, 2). A scale is
+    fitted as its logarithm, which keeps it positive.
     """
 
-    def pulled(parameters: Array) -> tuple[float, Array]:
-        value, gradient = objective(parameters)
+    def at(parameters: Array) -> tuple[float, Array, Array]:
+        z, slopes = logits(parameters)
         penalty = _PRIOR_QUESTIONS * float(parameters @ parameters) / 2
-        return value + penalty, gradient + _PRIOR_QUESTIONS * parameters
+        return float(weights @ (np.logaddexp(0.0, z) - y * z)) + penalty, z, slopes
 
-    # A line search may try anything; e^10 is far beyond what the penalty lets win.
-    bounds = [(-10, 10), (-10, 10)]
-    found = minimize(pulled, np.zeros(2), jac=True, method="L-BFGS-B", bounds=bounds)
-    return np.asarray(found.x, dtype=np.float64)
-
-
-def _cross_entropy(y: Array, logits: Array, weights: Array) -> tuple[float, Array]:
-    """Of rates under ``sigmoid(logits)``, summed, in nats; and its derivative by each logit."""
-    loss = weights @ (np.logaddexp(0.0, logits) - y * logits)
-    return float(loss), weights * (sigmoid(logits) - y)
+    parameters = np.zeros(2)
+    loss, z, slopes = at(parameters)
+    for _ in range(_MOST_STEPS):
+        p = sigmoid(z)
+        gradient = slopes.T @ (weights * (p - y)) + _PRIOR_QUESTIONS * parameters
+        curvature = (slopes.T * (weights * p * (1 - p))) @ slopes + _PRIOR_QUESTIONS * np.eye(2)
+        step = np.clip(np.linalg.solve(curvature, -gradient), -1, 1)
+        tried = at(parameters + step)
+        while tried[0] > loss and np.abs(step).max() > _LEAST_STEP:
+            step = step / 2
+            tried = at(parameters + step)
+        if tried[0] > loss or np.abs(step).max() <= _LEAST_STEP:
+            break
+        parameters, (loss, z, slopes) = parameters + step, tried
+    return parameters
 
 
 def _loss(y: Array, p: Array, weights: Array) -> Array:
