@@ -109,7 +109,7 @@ def outcomes_of(programs: Iterator[Program]) -> RouterData:
     data = router_data(
         Traces(
             programs=table,
-            stages=table.rename(columns={"text": "user_text"}),
+            stages=table.rename(columns={"text": "user_text"}).assign(system_text=None),
             questions=questions.assign(metadata=metadata),
         )
     )

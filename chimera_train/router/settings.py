@@ -72,7 +72,7 @@ class RouterSettings(Settings):
             the text; ``blend``, the mean of words and trees; ``encoder``, a fine-tuned language
             model, as published; or ``auto``: all but the last are fitted, and that too where
             ``encoder`` is given, and the best on the validation questions is kept.
-        criterion: of ``auto``: ``routing_gain`` (``router.gain``), or ``map``, macro mAP, which
+        criterion: of ``auto``: ``routing_gain`` (``router.choose``), or ``map``, macro mAP, which
             also stands in where the former is not defined.
         neighbours: training questions that ``knn`` averages over, but no more than a tenth.
         sketch_components: singular vectors of the sketch, for ``knn``, ``boosted`` and finding
