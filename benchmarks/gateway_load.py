@@ -24,6 +24,7 @@ import httpx2
 import numpy as np
 import uvicorn
 
+from chimera_train.predict.router_text import Reads
 from chimera_train.runtime.app import create_app
 from chimera_train.runtime.engines import Endpoint
 from chimera_train.runtime.gateway import Gateway
@@ -183,6 +184,7 @@ def _serve_engine(pipe: Connection, n_tokens: int, pace_s: float) -> None:
 
 class _Router:
     models = (MODEL,)
+    reads: Reads = "user"
 
     def predict(self, texts: Sequence[str]) -> np.ndarray:
         return np.full((len(texts), 1), 0.5)

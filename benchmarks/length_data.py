@@ -1,4 +1,4 @@
-"""Real programs as rows that length predictors are fitted and judged on (``length.rows``).
+"""Real programs, and the rows that length predictors are fitted and judged on (``length.rows``).
 
 ``mathcoder``
     Four MathCoder models on GSM8K. A stage is what a model wrote up to the next execution of its
@@ -18,6 +18,7 @@ Outputs without a token, which a few models of GSM8K gave, are left out. The id 
 hash of its normalised text, without options, so that no text is on both sides of a split.
 """
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -42,7 +43,20 @@ from prepare import (
 )
 from script import default_data, run
 
-__all__ = ["DATA_SETS", "SIX", "Program", "default_data", "load", "mmlu_pro", "rows_of", "run"]
+__all__ = [
+    "DATA_SETS",
+    "LEFT_OUT",
+    "SIX",
+    "Program",
+    "default_data",
+    "gsm8k",
+    "load",
+    "mapcoder",
+    "mathcoder",
+    "mmlu_pro",
+    "rows_of",
+    "run",
+]
 
 MOST_STAGES = 8
 
@@ -55,9 +69,20 @@ SIX = (
     "Phi-3-mini-4k-instruct",
 )
 
+# Categories of MMLU-Pro that are left out of training, three at a time, in order of their names, so
+# that nobody chose them; all are measured but the last, physics.
+LEFT_OUT = (
+    ("biology", "chemistry", "computer science"),
+    ("economics", "health", "history"),
+    ("math", "other", "philosophy"),
+)
+
 
 class Program(NamedTuple):
-    """One program: ``text`` is its user message, ``stages`` are (id, prompt, output tokens)."""
+    """One program: ``text`` is its user message, ``stages`` are (id, prompt, output tokens).
+
+    ``score`` is 1 if it came to the right answer, else 0; NaN where nobody graded it.
+    """
 
     question: str
     text: str
@@ -66,6 +91,7 @@ class Program(NamedTuple):
     model: str
     stages: Sequence[tuple[str, int, int]]
     category: str = ""
+    score: float = math.nan
 
 
 def lines_of(path: Path) -> Iterator[dict[str, Any]]:
@@ -84,7 +110,8 @@ def mathcoder(data: Path) -> Iterator[Program]:
         tokens = word_tokens(text)
         calls = enumerate(llm_calls(row["stages"], tokens), start=1)
         stages = [(f"step{number}", prompt, output) for number, (prompt, output) in calls]
-        yield Program(text, text, tokens, "mathcoder", row["model"], stages)
+        score = float(row["correct"])
+        yield Program(text, text, tokens, "mathcoder", row["model"], stages, score=score)
 
 
 def mapcoder(data: Path) -> Iterator[Program]:
@@ -92,10 +119,11 @@ def mapcoder(data: Path) -> Iterator[Program]:
         text, workflow = row["question"], row["workflow"]
         tokens = word_tokens(text)
         stages = [("all calls", tokens, row["completion_tokens"])]
-        yield Program(text, text, tokens, workflow, row["model"], stages)
+        score = float(row["solved"])
+        yield Program(text, text, tokens, workflow, row["model"], stages, score=score)
 
 
-def mmlu_pro(data: Path) -> Iterator[Program]:
+def mmlu_pro(data: Path, models: Sequence[str] = SIX) -> Iterator[Program]:
     for row in lines_of(data / MMLU_PRO):
         question, category = row["question"], row["category"]
         letters = zip("ABCDEFGHIJ", row["options"], strict=False)
@@ -104,9 +132,11 @@ def mmlu_pro(data: Path) -> Iterator[Program]:
         text = (
             f"The following are multiple choice questions (with answers) about {category}.\n{asked}"
         )
-        for model in SIX:
-            stages = [("answer", tokens, row["models"][model]["tokens"])]
-            yield Program(question, text, tokens, "direct", model, stages, category)
+        for model in models:
+            outcome = row["models"][model]
+            stages = [("answer", tokens, outcome["tokens"])]
+            score = float(outcome["correct"])
+            yield Program(question, text, tokens, "direct", model, stages, category, score)
 
 
 def gsm8k(data: Path) -> Iterator[Program]:
@@ -115,7 +145,8 @@ def gsm8k(data: Path) -> Iterator[Program]:
         tokens = word_tokens(text)
         for model, outcome in row["models"].items():
             stages = [("answer", tokens, outcome["tokens"])]
-            yield Program(text, text, tokens, "direct", model, stages)
+            score = float(outcome["correct"])
+            yield Program(text, text, tokens, "direct", model, stages, score=score)
 
 
 DATA_SETS: Mapping[str, Callable[[Path], Iterator[Program]]] = {

@@ -18,6 +18,7 @@ from mlflow.pyfunc import PythonModel
 
 from chimera_train.bundle.load import load_bundle
 from chimera_train.predict.features import StageRequest
+from chimera_train.predict.router_text import router_text
 
 __all__ = ["SchedulerModel"]
 
@@ -34,8 +35,11 @@ class SchedulerModel(PythonModel):
     ) -> pd.DataFrame:
         """One row of predictions per row of ``model_input``."""
         del context, params  # part of MLflow's interface
-        texts = model_input["text"].tolist()
         bundle = self._bundle
+        texts = [
+            router_text(bundle.router.reads, row.get("system_text", ""), row["text"])
+            for row in model_input.to_dict("records")
+        ]
         confidence = bundle.router.predict(texts)
         columns: dict[str, Any] = {
             f"q:{model}": confidence[:, i] for i, model in enumerate(bundle.router.models)

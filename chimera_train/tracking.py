@@ -77,6 +77,10 @@ class StageRun:
         for start in range(0, len(flat), _METRICS_AT_ONCE):
             mlflow.log_metrics(dict(flat[start : start + _METRICS_AT_ONCE]))
 
+    def curves(self, values: Mapping[str, float], step: int) -> None:
+        """Log figures of a training that still runs, by the step that they are of."""
+        mlflow.log_metrics(flatten(values), step=step)
+
     def artifact(self, path: Path) -> None:
         """Log a file or a directory under its own name."""
         if path.is_dir():

@@ -139,9 +139,8 @@ def _copy_parts(parts: Parts, staging: Path) -> dict[str, str]:
     """Copy what the gateway reads, and nothing else; returns model → tokenizer path."""
     described = read_json_object(parts.length / length_files.MANIFEST)
     _copy(parts.length, [length_files.MANIFEST, *described.get("sha256", {})], staging / LENGTH)
-    described = read_json_object(parts.router / router.MANIFEST)
-    network = router.NETWORKS.get(described.get("precision", ""), "")
-    _copy(parts.router, [router.MANIFEST, router.TOKENIZER, network], staging / ROUTER)
+    needed = router.files_of(router.read_manifest(parts.router))
+    _copy(parts.router, [router.MANIFEST, *needed], staging / ROUTER)
     for engine, source in parts.latency.items():
         _copy(source.parent, [source.name], (staging / latency_path(engine)).parent)
     write_json(staging / POLICY, dump_policy(load_policy(parts.policy)))

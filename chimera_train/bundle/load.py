@@ -7,7 +7,7 @@ from pathlib import Path
 from chimera_train.bundle.manifest import Manifest, find_problems, read_manifest
 from chimera_train.errors import DataError
 from chimera_train.predict.length import LengthPredictor
-from chimera_train.predict.router import OnnxRouter
+from chimera_train.predict.router import Router, load_router, warn_of_unknown
 from chimera_train.predict.step_time import StepTimeModel
 from chimera_train.predict.tokens import TokenCounter
 from chimera_train.scheduling.model import EngineProfile
@@ -31,7 +31,7 @@ class Bundle:
     """
 
     manifest: Manifest
-    router: OnnxRouter
+    router: Router
     length: LengthPredictor
     step_time: Mapping[str, StepTimeModel]
     policy: PolicySettings
@@ -56,6 +56,8 @@ def latency_path(engine: str) -> str:
 def load_bundle(directory: Path) -> Bundle:
     """Verify the bundle in ``directory`` and load it.
 
+    A model that the router was not fitted on is warned of, and served all the same.
+
     Raises:
         DataError: a file is missing, altered, extra or of a newer schema, or a model or engine of
             the bundle lacks a part.
@@ -68,7 +70,7 @@ def load_bundle(directory: Path) -> Bundle:
         raise DataError(f"The bundle {directory} is refused: {problems[0]}{more}")
     bundle = Bundle(
         manifest=manifest,
-        router=OnnxRouter.load(directory / ROUTER),
+        router=load_router(directory / ROUTER),
         length=LengthPredictor.load(directory / LENGTH),
         step_time={
             engine: StepTimeModel.load(directory / latency_path(engine))
@@ -78,6 +80,7 @@ def load_bundle(directory: Path) -> Bundle:
         token_counters=_token_counters(directory, manifest),
     )
     _check_complete(bundle)
+    warn_of_unknown(bundle.router, list(manifest.engines.values()))
     return bundle
 
 
@@ -96,11 +99,6 @@ def _check_complete(bundle: Bundle) -> None:
             raise DataError(
                 f"The length part has no forest for '{model}' of engine '{engine}', only for "
                 f"{', '.join(bundle.length.models)}: fit it on traces of that model too."
-            )
-        if model not in bundle.router.models:
-            raise DataError(
-                f"The router knows no model '{model}' of engine '{engine}', only "
-                f"{', '.join(bundle.router.models)}: fit it on traces of that model too."
             )
         if model not in bundle.token_counters:
             raise DataError(f"The model '{model}' of engine '{engine}' has no tokenizer.")

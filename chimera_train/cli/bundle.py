@@ -1,7 +1,8 @@
 """``chimera-train bundle``: look at a bundle and check that it is what was exported."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -56,11 +57,19 @@ def _show(directory: BundleArgument, as_json: JsonOption = False) -> None:
     problems = find_problems(directory, manifest)
     values = manifest.model_dump()
     entries = values.pop("files")
+    decides: dict[str, Any] = {}
+    shown: list[Any] = []
+    if not problems:
+        try:
+            decides, shown = _thresholds(directory)
+        except DataError as error:  # of another version, say: the rest can be shown
+            problems.append(str(error))
     Output(as_json=as_json).result(
-        {**values, "files": len(entries), "entries": entries, "problems": problems},
+        {**values, "files": len(entries), "entries": entries, **decides, "problems": problems},
         f"{manifest.name}, version {manifest.version}, made {manifest.created_at}",
         "",
         table(("engine", "model"), list(manifest.engines.items())),
+        *shown,
         "",
         table(
             ("file", "bytes", "sha256"),
@@ -68,3 +77,30 @@ def _show(directory: BundleArgument, as_json: JsonOption = False) -> None:
         ),
         *problems,
     )
+
+
+def _thresholds(directory: Path) -> tuple[dict[str, Any], list[Any]]:
+    """The router's calibration and the policy's settings, as JSON and for people."""
+    from chimera_train.bundle.load import POLICY, ROUTER
+    from chimera_train.files import read_json_object
+    from chimera_train.predict.router import read_manifest as read_router
+
+    router = read_router(directory / ROUTER)
+    policy = read_json_object(directory / POLICY)
+    labels = [label.model_dump() for label in router.labels]
+    calibration = [
+        (label.model, label.scale, label.common, label.bias, _curve(label.knots))
+        for label in router.labels
+    ]
+    return {"router": {"kind": router.kind, "labels": labels}, "policy": policy}, [
+        "",
+        f"router of kind {router.kind}; confidence = sigmoid(scale · logit + common · mean of all"
+        " models' logits + bias), then the curve",
+        table(("model", "scale", "common", "bias", "curve"), calibration),
+        "",
+        table(("policy", "value"), list(policy.items())),
+    ]
+
+
+def _curve(knots: Sequence[tuple[float, float]] | None) -> str | None:
+    return None if knots is None else ", ".join(f"{x:.3f}→{y:.3f}" for x, y in knots)

@@ -67,5 +67,6 @@ def settings_from(
     from chimera_train.config import load_section, parse_settings
 
     given = {name: value for name, value in options.items() if value is not None}
-    values = load_section(params, section, model).model_dump() | given
+    # What is not set keeps a default that may depend on what is given.
+    values = load_section(params, section, model).model_dump(exclude_unset=True) | given
     return parse_settings(values, model, command)

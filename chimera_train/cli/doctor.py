@@ -1,5 +1,6 @@
 """``chimera-train doctor``: what this machine can do, and what to do where it cannot."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,10 @@ def _doctor(
     pool: Annotated[
         Path | None, typer.Option("--pool", help="Also check that this pool can run (YAML).")
     ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option("--bundle", help="Also check that this bundle's router is fast enough."),
+    ] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -33,6 +38,11 @@ def _doctor(
     engines = load_pool(pool) if pool is not None else None
     output.info("Importing vLLM, which takes some seconds ...")
     checks = diagnose(engines, directory=Path.cwd())
+    if bundle is not None:
+        from chimera_train.bundle.load import load_bundle
+        from chimera_train.bundle.speed import check_router
+
+        checks.append(check_router(load_bundle(bundle), time.perf_counter))
     ok = all(check.ok for check in checks)
     lines = []
     for check in checks:

@@ -7,6 +7,7 @@ import typer
 
 from chimera_train.cli.common import JsonOption, QuietOption, TracesOption, TrackOption, tracked
 from chimera_train.cli.length_figures import length_summary
+from chimera_train.cli.router_figures import router_summary
 from chimera_train.output import Output
 
 __all__ = ["register"]
@@ -15,8 +16,8 @@ __all__ = ["register"]
 def register(app: typer.Typer) -> None:
     """Add the command group to ``app``."""
     group = typer.Typer(help="Judge fitted predictors on other data.", no_args_is_help=True)
-    group.callback()(lambda: None)  # a group, though there is one command
     group.command()(length)
+    group.command()(router)
     app.add_typer(group, name="evaluate")
 
 
@@ -46,3 +47,31 @@ def length(
             if plot is not None:
                 run.artifact(plot)
     output.result(metrics, *length_summary(metrics))
+
+
+def router(
+    router: Annotated[Path, typer.Option("--router", "--model", help="Directory of fit router.")],
+    traces: TracesOption,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Also draw the figures (PNG).")
+    ] = None,
+    track: TrackOption = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """The figures of fit router for a fitted router, on questions that it was not fitted on."""
+    from chimera_train.router.evaluate import evaluate_router
+    from chimera_train.traces.store import load_traces
+
+    output = Output(as_json=as_json, quiet=quiet)
+    metrics = evaluate_router(router, load_traces(traces), output)
+    if plot is not None:
+        from chimera_train.report.router_plots import plot_router
+
+        plot_router(metrics, plot)
+    with tracked(track, "evaluate_router", {"router": str(router), "traces": str(traces)}) as run:
+        if run is not None:
+            run.metrics(metrics)
+            if plot is not None:
+                run.artifact(plot)
+    output.result(metrics, *router_summary(metrics))

@@ -13,6 +13,7 @@ from chimera_train.cli.common import (
     QuietOption,
     TracesOption,
     TrackOption,
+    settings_from,
     tracked,
 )
 from chimera_train.output import Output, table
@@ -106,24 +107,47 @@ def router(
     traces: TracesOption,
     out: OutDir,
     params: ParamsOption = None,
+    kind: Annotated[
+        Literal["auto", "prior", "tfidf_logreg", "knn", "boosted", "blend", "encoder"] | None,
+        typer.Option(
+            "--kind",
+            help="The kind of router; auto keeps the best of those that need no encoder, and of"
+            " an encoder too if the parameter file names one.",
+        ),
+    ] = None,
+    quality_plot: Annotated[
+        Path | None,
+        typer.Option("--quality-plot", help="Also draw how good the router is (PNG)."),
+    ] = None,
     track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """A router that tells from a question's text how likely each model is to answer it right."""
-    from chimera_train.config import load_section
+    """A router that tells from a question's text how likely each model is to answer it right.
+
+    On several devices: accelerate launch --multi_gpu -m chimera_train fit router …
+    """
+    from chimera_train.cli.router_figures import router_summary
+    from chimera_train.router.processes import is_main_process
     from chimera_train.router.settings import RouterSettings
 
-    output = Output(as_json=as_json, quiet=quiet)
-    settings = load_section(params, "fit_router", RouterSettings)
+    is_main = is_main_process()
+    output = Output(as_json=as_json, quiet=quiet or not is_main)
+    settings = settings_from(params, "fit_router", RouterSettings, "fit router", {"kind": kind})
     from chimera_train.router.fit import fit_router  # seconds: a wrong setting shows before
 
-    with tracked(track, "fit_router", settings.model_dump()) as run:
-        metrics = fit_router(traces, out, settings, output)
+    with tracked(track if is_main else None, "fit_router", settings.model_dump()) as run:
+        metrics = fit_router(traces, out, settings, output, None if run is None else run.curves)
+        if quality_plot is not None:
+            from chimera_train.report.router_plots import plot_router
+
+            plot_router(metrics, quality_plot)
         if run is not None:
             run.metrics(metrics)
             run.artifact(out)
-    output.result(metrics, *_router_summary(metrics), f"wrote {out}")
+            if quality_plot is not None:
+                run.artifact(quality_plot)
+    output.result(metrics, *router_summary(metrics), f"wrote {out}")
 
 
 def average_case(
@@ -161,29 +185,6 @@ def average_case(
     Output(as_json=as_json).result(
         {**document, "out": str(out)}, *_average_case_summary(document), f"wrote {out}"
     )
-
-
-def _router_summary(metrics: Mapping[str, Any]) -> list[Any]:
-    low, high = metrics["ci"]
-    return [
-        "macro mAP on unseen questions",
-        table(
-            ["router", *metrics["baselines"]],
-            [[metrics["map_macro"], *metrics["baselines"].values()]],
-        ),
-        f"router: 95 % interval {low:.4g} to {high:.4g}",
-        "",
-        table(
-            ["model", "average precision", "share solved"],
-            [
-                [model, metrics["ap"].get(model), rate]
-                for model, rate in metrics["base_rate"].items()
-            ],
-        ),
-        "calibration error (ECE): raw {raw:.4g}, calibrated {calibrated:.4g}".format(
-            **metrics["ece"]
-        ),
-    ]
 
 
 def _average_case_summary(document: Mapping[str, Any]) -> list[Any]:

@@ -1,6 +1,7 @@
 """Fitting boosted quantile trees with LightGBM: one booster for each level of a grid."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import lightgbm
@@ -10,6 +11,7 @@ from joblib import Parallel, delayed
 
 from chimera_train.length.settings import BoostedSettings
 from chimera_train.predict.boosted import BoostedArrays
+from chimera_train.tree_export import flat_trees
 
 __all__ = ["LEVELS", "boosted_arrays", "fit_boosters"]
 
@@ -82,57 +84,13 @@ def boosted_arrays(
         boosters: level → booster, as ``fit_boosters`` gives them.
         y: the targets that they were fitted on, shape (n,).
     """
-    flat = _Flat(len(y))
-    first_tree = [0]
-    for level in sorted(boosters):
-        for tree in boosters[level].dump_model()["tree_info"]:
-            flat.add(tree["tree_structure"])
-        first_tree.append(len(flat.roots))
+    levels = sorted(boosters)
+    trees, leaf_rows = flat_trees([boosters[level] for level in levels], len(y))
     values, value_rows = np.unique(y, return_counts=True)
     return BoostedArrays(
-        levels=np.array(sorted(boosters)),
-        first_tree=np.array(first_tree, dtype=np.int32),
-        roots=np.array(flat.roots, dtype=np.int32),
-        feature=np.array(flat.feature, dtype=np.int32),
-        threshold=np.array(flat.threshold, dtype=np.float64),
-        left=np.array(flat.left, dtype=np.int32),
-        right=np.array(flat.right, dtype=np.int32),
-        leaf_value=np.array(flat.leaf_value, dtype=np.float64),
-        leaf_rows=np.array(flat.leaf_rows, dtype=np.int32),
+        levels=np.array(levels),
+        **{field.name: getattr(trees, field.name) for field in fields(trees)},
+        leaf_rows=leaf_rows,
         values=values,
         value_rows=value_rows.astype(np.int32),
     )
-
-
-class _Flat:
-    """The columns of ``BoostedArrays`` that describe trees fitted on ``n_rows``, as they grow."""
-
-    def __init__(self, n_rows: int) -> None:
-        self._n_rows = n_rows
-        self.roots: list[int] = []
-        self.feature: list[int] = []
-        self.threshold: list[float] = []
-        self.left: list[int] = []
-        self.right: list[int] = []
-        self.leaf_value: list[float] = []
-        self.leaf_rows: list[int] = []
-
-    def add(self, tree: Mapping[str, Any]) -> None:
-        """Add a tree as ``Booster.dump_model`` nests it."""
-        waiting = [(tree, self.roots, len(self.roots))]
-        self.roots.append(0)
-        while waiting:  # trees of a thousand leaves may be as deep
-            node, link, position = waiting.pop()
-            if "leaf_value" in node:
-                link[position] = ~len(self.leaf_value)
-                self.leaf_value.append(node["leaf_value"])
-                # A leaf that is a whole tree has no count in some versions.
-                self.leaf_rows.append(node.get("leaf_count", self._n_rows))
-                continue
-            number = link[position] = len(self.feature)
-            self.feature.append(node["split_feature"])
-            self.threshold.append(node["threshold"])
-            self.left.append(0)
-            self.right.append(0)
-            waiting.append((node["left_child"], self.left, number))
-            waiting.append((node["right_child"], self.right, number))

@@ -17,9 +17,9 @@ from chimera_train.length.estimators import FittedLength, fit_estimators
 from chimera_train.length.judge import CELL, QUANTILES, judge
 from chimera_train.length.rows import stage_requests, stage_rows
 from chimera_train.length.settings import LengthSettings
-from chimera_train.length.store import fitted_questions
 from chimera_train.output import Output
 from chimera_train.predict.features import StageRequest
+from chimera_train.predict.fitted import fitted_questions
 from chimera_train.predict.length import LengthPredictor
 from chimera_train.predict.length_files import read_manifest
 from chimera_train.predict.ranker import Ranker

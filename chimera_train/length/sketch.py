@@ -7,23 +7,19 @@ so training rows get the scores of coefficients fitted on the other folds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from scipy.sparse import csr_matrix, hstack
-from sklearn.decomposition import TruncatedSVD
-from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import Ridge
 
 from chimera_train.length.judge import CELL
 from chimera_train.length.settings import LengthSettings
 from chimera_train.predict.encoder import Embedder, EncoderSketch, JointSketch
 from chimera_train.predict.features import Sketch
-from chimera_train.predict.text import TextSketch
-from chimera_train.predict.text_columns import TERM
+from chimera_train.term_space import TermSpace, fit_term_space
 
 __all__ = ["fit_sketch"]
 
@@ -41,7 +37,12 @@ def fit_sketch(
     text, texts = pd.factorize(rows["text"], sort=True)
     if settings.sketch_components == 0:
         return None, np.zeros(len(rows))
-    terms = _terms(list(texts), settings)
+    terms = fit_term_space(
+        list(texts),
+        components=settings.sketch_components,
+        max_vocabulary=settings.max_vocabulary,
+        seed=settings.seed,
+    )
     if embedder is not None:
         return _joint(terms, embedder, text, list(texts), rows, settings)
     if not terms.names:
@@ -50,54 +51,8 @@ def fit_sketch(
     return terms.sketch(terms.directions, coefficients), scores
 
 
-@dataclass(frozen=True, slots=True)
-class _Terms:
-    """The terms of texts; none where there is too little of them.
-
-    Attributes:
-        names, idf: of each term.
-        vectors: TF-IDF of the texts, shape (n_texts, n_terms).
-        directions: leading singular vectors as columns, shape (n_terms, k).
-    """
-
-    names: list[str]
-    idf: Floats
-    vectors: csr_matrix
-    directions: Floats
-
-    def sketch(self, *directions: Floats) -> TextSketch:
-        """What projects on these columns, each part of shape (n_terms, any)."""
-        return TextSketch(
-            self.names, self.idf.astype(np.float32), np.hstack(directions).astype(np.float32)
-        )
-
-
-def _terms(texts: Sequence[str], settings: LengthSettings) -> _Terms:
-    none = _Terms([], np.zeros(0), csr_matrix((len(texts), 0)), np.zeros((0, 0)))
-    vectorizer = TfidfVectorizer(
-        token_pattern=TERM.pattern,
-        ngram_range=(1, 2),
-        sublinear_tf=True,
-        min_df=2,
-        max_features=settings.max_vocabulary,
-    )
-    try:
-        vectors = vectorizer.fit_transform(texts)
-    except ValueError:  # no text has a term, or no two texts share one
-        return none
-    rank = min(vectors.shape)
-    if rank < 2:
-        return none
-    svd = TruncatedSVD(min(settings.sketch_components, rank), random_state=settings.seed)
-    # Where all texts have the same terms, the shares of the variance, which is none, mean nothing.
-    with np.errstate(invalid="ignore", divide="ignore"):
-        svd.fit(vectors)
-    names = vectorizer.get_feature_names_out().tolist()
-    return _Terms(names, vectorizer.idf_, vectors, svd.components_.T)
-
-
 def _joint(
-    terms: _Terms,
+    terms: TermSpace,
     embedder: Embedder,
     text: npt.NDArray[np.int64],
     texts: Sequence[str],

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from chimera_train.errors import ConfigError, DataError
@@ -15,8 +13,8 @@ from chimera_train.length.card import length_card
 from chimera_train.length.estimators import FittedLength
 from chimera_train.length.judge import QUANTILES
 from chimera_train.length.settings import LengthSettings
-from chimera_train.predict.arrays import load_arrays, save_arrays
 from chimera_train.predict.features import FEATURES_VERSION
+from chimera_train.predict.fitted import save_fitted
 from chimera_train.predict.length import Estimator
 from chimera_train.predict.length_files import (
     MANIFEST,
@@ -30,11 +28,10 @@ from chimera_train.predict.outside import Bounds
 from chimera_train.predict.ranker import Ranker, Scorer
 from chimera_train.traces.split import fingerprints
 
-__all__ = ["METRICS", "file_names", "fitted_questions", "require_replaceable", "write_length"]
+__all__ = ["METRICS", "file_names", "require_replaceable", "write_length"]
 
 METRICS = "metrics.json"
 CARD = "model_card.md"
-QUESTIONS = "questions.npz"
 
 
 def require_replaceable(directory: Path) -> None:
@@ -102,8 +99,7 @@ def write_length(
             features.sketch.save(staging)
         if not isinstance(predictor, Ranker):
             predictor.cells.save(staging)
-        questions = np.unique(fingerprints(question_ids))
-        save_arrays(staging / QUESTIONS, {"fingerprints": questions})
+        save_fitted(staging, fingerprints(question_ids))
         manifest = LengthManifest(
             schema_version=SCHEMA_VERSION,
             target=target,
@@ -130,15 +126,6 @@ def write_length(
         write_json(staging / METRICS, metrics)
         (staging / CARD).write_text(length_card(manifest), encoding="utf-8")
         write_json(staging / MANIFEST, manifest.model_dump())
-
-
-def fitted_questions(directory: Path) -> npt.NDArray[np.uint32]:
-    """Fingerprints (``traces.split``) of the questions that ``directory`` was fitted on.
-
-    Raises:
-        DataError: the file is missing or damaged.
-    """
-    return load_arrays(directory / QUESTIONS, {"fingerprints": np.uint32})["fingerprints"]
 
 
 def file_names(models: Iterable[str]) -> dict[str, str]:

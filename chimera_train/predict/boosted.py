@@ -20,6 +20,7 @@ from chimera_train.compiled import in_place, in_place_inner
 from chimera_train.errors import DataError
 from chimera_train.predict.arrays import load_as, save_arrays
 from chimera_train.predict.forest import checked_levels, histogram_quantiles
+from chimera_train.predict.trees import add_up, are_sound, leaf_of, n_columns
 
 __all__ = ["BoostedArrays"]
 
@@ -28,19 +29,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class BoostedArrays:
-    """The trees of all levels, laid end to end; children come after their parent.
-
-    A node is given by its number, a leaf ``i`` by ``~i``, which is negative.
+    """The trees of all levels, laid end to end: ``predict.trees.TreeArrays``, a sum a level.
 
     Attributes:
         levels: the levels of the quantiles, ascending, two or more, shape (n_levels,).
-        first_tree: level ``i`` has the trees ``first_tree[i]`` to ``first_tree[i + 1] - 1``, shape
-            (n_levels + 1,).
-        roots: root of each tree, a node or a leaf, shape (n_trees,).
-        feature: column that a node tests, shape (n_nodes,).
-        threshold: rows with ``x[feature] <= threshold`` go left.
-        left, right: child of a node, a node or a leaf.
-        leaf_value: what a leaf adds to the sum, shape (n_leaves,).
         leaf_rows: how many training rows fell into a leaf, shape (n_leaves,).
         values: the distinct training targets, ascending.
         value_rows: how many training rows have each of ``values``.
@@ -63,33 +55,16 @@ class BoostedArrays:
     value_rows: npt.NDArray[np.int32]
 
     def __post_init__(self) -> None:
-        n_nodes, n_leaves = len(self.feature), len(self.leaf_value)
-        nodes = np.arange(n_nodes)
         sound = (
             all(getattr(self, field.name).ndim == 1 for field in fields(self))
-            and len(self.threshold) == len(self.left) == len(self.right) == n_nodes
+            and are_sound(self)
             and len(self.first_tree) == len(self.levels) + 1 > 2
-            and len(self.leaf_rows) == n_leaves
+            and len(self.leaf_rows) == len(self.leaf_value)
             and len(self.values) == len(self.value_rows) > 0
-            and all(
-                np.isfinite(getattr(self, name)).all()
-                for name in ("threshold", "leaf_value", "values")
-            )
+            and bool(np.isfinite(self.values).all())
             and bool(np.all(np.diff(self.levels, prepend=0.0, append=1.0) > 0))
             and bool(np.all(np.diff(self.values) > 0))
             and all(bool(np.all(rows > 0)) for rows in (self.leaf_rows, self.value_rows))
-            and self.first_tree[0] == 0
-            and bool(np.all(np.diff(self.first_tree) > 0))
-            and self.first_tree[-1] == len(self.roots)
-            and bool(np.all(self.feature >= 0))
-            and all(
-                bool(np.all((children >= -n_leaves) & (children < n_nodes)))
-                for children in (self.roots, self.left, self.right)
-            )
-            and all(
-                bool(np.all((children > nodes) | (children < 0)))
-                for children in (self.left, self.right)
-            )
         )
         if not sound:
             raise DataError("The boosted trees' arrays contradict each other: fit again.")
@@ -97,7 +72,7 @@ class BoostedArrays:
     @property
     def min_features(self) -> int:
         """The least number of columns that a row must have."""
-        return int(self.feature.max(initial=-1)) + 1
+        return n_columns(self)
 
     def quantiles(
         self, X: npt.NDArray[np.floating], quantiles: Sequence[float]
@@ -125,11 +100,7 @@ class BoostedArrays:
         where there is none, the result is NaN. Shape (n, len(quantiles)).
         """
         q = checked_levels(quantiles)
-        at_levels = np.zeros((len(X), len(self.levels)))
-        _add_up(
-            np.ascontiguousarray(X, dtype=np.float32), self.first_tree, self.roots, self.feature,
-            self.threshold, self.left, self.right, self.leaf_value, at_levels,
-        )  # fmt: skip
+        at_levels = add_up(self, X)
         at_levels.sort(axis=1)
         out = np.empty((len(X), len(q)))
         _evaluate(
@@ -168,31 +139,6 @@ class BoostedArrays:
         return load_as(cls, path, kinds)
 
 
-@in_place_inner
-def _leaf(
-    X: Array, row: int, root: int, feature: Array, threshold: Array, left: Array, right: Array
-) -> int:
-    node = root
-    while node >= 0:
-        goes_left = X[row, feature[node]] <= threshold[node]
-        node = left[node] if goes_left else right[node]
-    return ~node
-
-
-@in_place
-def _add_up(
-    X: Array, first_tree: Array, roots: Array, feature: Array, threshold: Array, left: Array,
-    right: Array, leaf_value: Array, sums: Array,
-) -> None:  # fmt: skip
-    """Add what the trees of each level give each row to ``sums``, shape (n, n_levels)."""
-    for level in range(sums.shape[1]):
-        for tree in range(first_tree[level], first_tree[level + 1]):
-            root = roots[tree]
-            for row in range(len(X)):  # inside, so that the tree stays in the cache
-                leaf = _leaf(X, row, root, feature, threshold, left, right)
-                sums[row, level] += leaf_value[leaf]
-
-
 @in_place
 def _spread(
     X: Array, roots: Array, feature: Array, threshold: Array, left: Array, right: Array,
@@ -201,7 +147,7 @@ def _spread(
     out[:] = 0.0
     for root in roots:
         for row in range(len(X)):
-            out[row] += rarity[_leaf(X, row, root, feature, threshold, left, right)] / len(roots)
+            out[row] += rarity[leaf_of(X, row, root, feature, threshold, left, right)] / len(roots)
 
 
 @in_place

@@ -19,10 +19,12 @@ from chimera_train.files import read_json, write_json
 from chimera_train.predict.arrays import load_arrays, save_arrays
 from chimera_train.predict.text_columns import terms_of
 
-__all__ = ["TextSketch"]
+__all__ = ["SKETCH_FILES", "TextSketch"]
 
 _VOCABULARY = "vocabulary.json"
 _ARRAYS = "sketch.npz"
+SKETCH_FILES = (_VOCABULARY, _ARRAYS)
+"""What :meth:`TextSketch.save` writes."""
 
 
 class TextSketch:
@@ -64,6 +66,10 @@ class TextSketch:
         """Length k of a sketch."""
         return int(self._directions.shape[1])
 
+    def along(self, directions: npt.NDArray[np.float32]) -> "TextSketch":
+        """The same terms projected on other directions, columns of shape (n_terms, any)."""
+        return TextSketch(self._terms, self._idf, directions)
+
     def describe(self, text: str) -> tuple[npt.NDArray[np.float64], float]:
         """The sketch of a text, shape (k,), and its novelty.
 
@@ -87,7 +93,7 @@ class TextSketch:
         """Write the sketch into ``directory``; the names of the files written."""
         write_json(directory / _VOCABULARY, self._terms)
         save_arrays(directory / _ARRAYS, {"idf": self._idf, "directions": self._directions})
-        return [_VOCABULARY, _ARRAYS]
+        return list(SKETCH_FILES)
 
     @classmethod
     def load(cls, directory: Path) -> "TextSketch":

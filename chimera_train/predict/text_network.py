@@ -10,6 +10,7 @@ import onnxruntime
 from tokenizers import Tokenizer
 
 from chimera_train.errors import DataError
+from chimera_train.predict.reading import TextReader
 
 __all__ = ["TextNetwork"]
 
@@ -21,7 +22,8 @@ class TextNetwork:
         network: the ONNX file: int64 ``input_ids`` and ``attention_mask`` of shape (batch,
             sequence) to one output of shape (batch, n_outputs).
         tokenizer: the tokenizer file; its padding is used.
-        max_length: tokens, special ones included, after which a text is cut off.
+        max_length: tokens, special ones included, that are read of a text.
+        tail_share: share of them that is taken from the end of a longer text; see ``TextReader``.
         threads: CPU threads of one call.
 
     Raises:
@@ -31,14 +33,22 @@ class TextNetwork:
     n_outputs: int
 
     def __init__(
-        self, network: Path, tokenizer: Path, *, max_length: int, threads: int = 1
+        self,
+        network: Path,
+        tokenizer: Path,
+        *,
+        max_length: int,
+        tail_share: float = 0.0,
+        threads: int = 1,
     ) -> None:
         try:
-            self._tokenizer = Tokenizer.from_file(str(tokenizer))
+            loaded = Tokenizer.from_file(str(tokenizer))
         except Exception as error:  # tokenizers raises plain Exception for every failure
             raise DataError(f"{tokenizer} is not a usable tokenizer file: {error}.") from error
-        self._tokenizer.enable_truncation(max_length)
-        self._pad_id = (self._tokenizer.padding or {}).get("pad_id", 0)
+        padding = loaded.padding or {}
+        self._pad_id = padding.get("pad_id", 0)
+        self._pads_left = padding.get("direction") == "left"
+        self._reader = TextReader(loaded, max_length=max_length, tail_share=tail_share)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -62,18 +72,20 @@ class TextNetwork:
         """
         parts = [np.empty((0, self.n_outputs))]
         for start in range(0, len(texts), batch):
-            # A request body may hold a lone surrogate, which has no UTF-8 form.
-            clean = [
-                text.encode(errors="replace").decode() for text in texts[start : start + batch]
-            ]
-            encodings = self._tokenizer.encode_batch(clean)
-            for encoding in encodings:  # a network takes no sequence of nothing
-                encoding.pad(1, pad_id=self._pad_id)
-            feed: dict[str, Any] = {
-                "input_ids": np.array([encoding.ids for encoding in encodings], dtype=np.int64),
-                "attention_mask": np.array(
-                    [encoding.attention_mask for encoding in encodings], dtype=np.int64
-                ),
-            }
+            ids, mask = self._padded(self._reader.read(texts[start : start + batch]))
+            feed: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
             parts.append(self._session.run(None, feed)[0].astype(np.float64))
         return np.concatenate(parts)
+
+    def _padded(
+        self, rows: Sequence[Sequence[int]]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Token ids, and 1 where they are no padding; both of the longest row's length."""
+        # A network takes no sequence of nothing.
+        shape = len(rows), max(1, *map(len, rows))
+        ids, mask = np.full(shape, self._pad_id), np.zeros(shape, dtype=np.int64)
+        for row, tokens in enumerate(rows):
+            where = slice(-len(tokens), None) if self._pads_left else slice(len(tokens))
+            if tokens:
+                ids[row, where], mask[row, where] = tokens, 1
+        return ids, mask

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from chimera_train.onnx_export import check_network, export_network, export_tokenizer, quantize
-from chimera_train.predict.router import NETWORKS, TOKENIZER
+from chimera_train.predict.router_scorers import NETWORKS, TOKENIZER
 
 __all__ = ["check_export", "export_router"]
 

@@ -1,195 +1,110 @@
-"""From traces to a router that can be deployed: split, train, export, calibrate, judge.
+"""From traces to a router that can be deployed: split, fit, calibrate, choose, judge, write.
 
-What is judged is the exported ONNX file behind its calibration, that is, what will run; the
-holdout questions are seen by nothing before.
+What is judged is what will run, the exported ONNX file if it is a network, behind its calibration;
+the holdout questions are seen by nothing before.
 """
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from chimera_train.errors import ConfigError
-from chimera_train.files import replaced_directory, sha256, write_json
+from chimera_train.errors import DataError
+from chimera_train.files import replaced_directory
 from chimera_train.output import Output
-from chimera_train.predict.router import (
-    MANIFEST,
-    NETWORKS,
-    SCHEMA_VERSION,
-    TOKENIZER,
-    OnnxRouter,
-)
-from chimera_train.pretrained import quiet_transformers
-from chimera_train.router.baselines import baseline_scores
-from chimera_train.router.calibrate import fit_calibration
-from chimera_train.router.export import export_router
-from chimera_train.router.gain import routing_gain
-from chimera_train.router.labels import SOLVED, RouterData, Split, router_data, split
-from chimera_train.router.metrics import (
-    average_precision,
-    calibration_error,
-    macro_interval,
-    macro_map,
-)
+from chimera_train.predict.calibration import sigmoid
+from chimera_train.predict.router import Kind, Router
+from chimera_train.router.choose import choose
+from chimera_train.router.judge import judge
+from chimera_train.router.kinds import calibrated, fit_kinds, term_space
+from chimera_train.router.labels import Split, router_data, split
 from chimera_train.router.settings import RouterSettings
-from chimera_train.router.train import Trained, train
+from chimera_train.router.store import CHECKPOINT, require_replaceable, write_router
 from chimera_train.traces.store import load_traces
 
-__all__ = ["CHECKPOINT", "METRICS", "fit_router"]
+if TYPE_CHECKING:
+    from chimera_train.router.watch import Curves
 
-METRICS = "metrics.json"
-CHECKPOINT = "checkpoint"
+__all__ = ["fit_router"]
 
-_RESAMPLES = 500
+_LEAST_QUESTIONS = 20
 
 
 def fit_router(
-    traces_dir: Path, out_dir: Path, settings: RouterSettings, output: Output
+    traces_dir: Path,
+    out_dir: Path,
+    settings: RouterSettings,
+    output: Output,
+    curves: "Curves | None" = None,
 ) -> dict[str, Any]:
     """Fit a router on collected traces and write it to ``out_dir``; return its metrics.
 
-    ``out_dir`` gets ``router.json`` (models, calibration, digests), ``model.onnx``,
-    ``model.int8.onnx``, ``tokenizer.json``, ``metrics.json`` and ``checkpoint/`` (safetensors, for
-    further training). It appears whole or not at all, and replaces an earlier router. Training
-    that was killed is resumed by the same call.
+    All kinds but the encoder are fitted in any case, since they take seconds: those that are not
+    kept are the baselines of the one that is.
 
-    The metrics are those of the holdout questions: ``map_macro`` with its bootstrap interval
-    ``ci``, ``ap`` and ``base_rate`` per model, ``baselines`` (their macro mAP), ``ece``,
-    ``routing_gain``, and what 8 bits change (``int8``). Models whose holdout questions are all
-    solved or all unsolved have no average precision and are named in ``single_class``.
+    ``out_dir`` gets ``router.json`` (models, calibration, digests), the files of its kind, those of
+    the training questions, and ``metrics.json``; an encoder also ``checkpoint/`` (safetensors, for
+    further training). It appears whole or not at all, and replaces an earlier router. A training of
+    an encoder that was killed is resumed by the same call; ``curves`` gets figures while it runs.
+
+    The metrics are those of ``judge`` on the holdout questions with the other kinds as baselines,
+    those of ``labels.Split.figures``, ``kind``, and, of an encoder, what 8 bits change (``int8``);
+    ``candidates`` are all kinds' figures on the validation questions.
 
     Raises:
         ConfigError: the encoder cannot be used, or ``out_dir`` holds something else.
         DataError: the traces cannot be used, or hold too few graded questions.
         ChimeraError: the trained network cannot be exported.
     """
-    _refuse_foreign(out_dir)
-    parts = split(router_data(load_traces(traces_dir)))
-    work = out_dir.parent / f".{out_dir.name}.work"
-    with quiet_transformers():
-        trained = train(parts.training, parts.validation, settings, work, output)
-        with replaced_directory(out_dir) as staging:
-            output.info("Exporting and judging the router.")
-            metrics = _write(staging, parts, trained, settings)
-    shutil.rmtree(work)
-    return metrics
-
-
-def _write(
-    directory: Path, parts: Split, trained: Trained, settings: RouterSettings
-) -> dict[str, Any]:
-    export_router(trained.model, trained.tokenizer, directory, max_length=settings.max_length)
-    models, n = parts.training.models, len(parts.training.models)
-
-    def network(precision: str, scale: npt.ArrayLike, bias: npt.ArrayLike) -> OnnxRouter:
-        return OnnxRouter(
-            directory / NETWORKS[precision],
-            directory / TOKENIZER,
-            models,
-            max_length=settings.max_length,
-            scale=scale,
-            bias=bias,
+    require_replaceable(out_dir)
+    data = router_data(load_traces(traces_dir), settings.reads)
+    n_questions = len(set(data.question_ids))
+    if n_questions < _LEAST_QUESTIONS:
+        raise DataError(
+            f"{traces_dir} holds {n_questions} graded question(s), and a router needs at least"
+            f" {_LEAST_QUESTIONS}, better some hundreds: collect more."
         )
-
-    raw = network(settings.precision, np.ones(n), np.zeros(n))
-    scale, bias = fit_calibration(parts.validation.success, raw.logits(parts.validation.texts))
-    routers = {precision: network(precision, scale, bias) for precision in NETWORKS}
-    probabilities = {name: router.predict(parts.holdout.texts) for name, router in routers.items()}
-
-    metrics = _judge(
-        parts,
-        probabilities[settings.precision],
-        raw.predict(parts.holdout.texts),
-        seed=settings.seed,
-    )
-    metrics["int8"] = {
-        "map_macro": macro_map(parts.holdout.success, probabilities["int8"]),
-        "largest_difference": float(np.abs(probabilities["int8"] - probabilities["fp32"]).max()),
+    parts = split(data)
+    space = term_space(parts.training, settings)
+    routers: dict[Kind, Router] = {
+        kind: calibrated(scorer, parts.validation)
+        for kind, scorer in fit_kinds(parts.training, space, settings).items()
     }
-    metrics["n_questions"] = {
-        "training": len(parts.training.texts),
-        "validation": len(parts.validation.texts),
-        "holdout": len(parts.holdout.texts),
-    }
-    metrics["epochs"] = {"trained": trained.epochs, "best": trained.best_epoch}
+    work = out_dir.parent / f".{out_dir.name}.work"
+    network = None
+    if settings.trains_encoder:
+        from chimera_train.router.network import fit_network  # torch takes seconds
 
-    trained.model.save_pretrained(directory / CHECKPOINT)
-    trained.tokenizer.save_pretrained(directory / CHECKPOINT)
-    write_json(directory / METRICS, metrics)
-    write_json(
-        directory / MANIFEST,
-        {
-            "schema_version": SCHEMA_VERSION,
-            "labels": [
-                {"model": model, "scale": float(a), "bias": float(b)}
-                for model, a, b in zip(models, scale, bias, strict=True)
-            ],
-            "encoder": settings.encoder,
-            "max_length": settings.max_length,
-            "precision": settings.precision,
-            "sha256": {name: sha256(directory / name) for name in (*NETWORKS.values(), TOKENIZER)},
-            "metrics": metrics,
-        },
-    )
+        network = fit_network(parts, settings, work, output, curves)
+        routers["encoder"] = calibrated(network.scorer, parts.validation)
+    choice = choose(routers, parts.validation, settings)
+    output.info(choice.reason)
+    chosen = routers[choice.kind]
+    metrics = _judge(parts, routers, choice.kind, settings) | {
+        **parts.figures(),
+        "kind": choice.kind,
+        "candidates": dict(choice.candidates),
+    }
+    with replaced_directory(out_dir) as staging:
+        if network is not None and choice.kind == "encoder":
+            metrics |= network.figures(chosen.calibration, parts.holdout, output)
+            network.save_checkpoint(staging / CHECKPOINT)
+        write_router(staging, choice.kind, chosen, parts, space, metrics, settings)
+    if network is not None:
+        shutil.rmtree(work)
     return metrics
 
 
 def _judge(
-    parts: Split,
-    probabilities: npt.NDArray[np.float64],
-    uncalibrated: npt.NDArray[np.float64],
-    *,
-    seed: int,
+    parts: Split, routers: Mapping[Kind, Router], chosen: Kind, settings: RouterSettings
 ) -> dict[str, Any]:
-    holdout: RouterData = parts.holdout
-    precisions = average_precision(holdout.success, probabilities)
-    baselines = baseline_scores(parts.training, holdout.texts)
-    metrics: dict[str, Any] = {
-        "map_macro": macro_map(holdout.success, probabilities),
-        "ci": list(
-            macro_interval(
-                holdout.success,
-                probabilities,
-                holdout.question_ids,
-                resamples=_RESAMPLES,
-                seed=seed,
-            )
-        ),
-        "ap": {},
-        "base_rate": {},
-        "single_class": [],
-        "baselines": {
-            name: macro_map(holdout.success, scores) for name, scores in baselines.items()
-        },
-        "ece": {
-            "raw": calibration_error(holdout.success, uncalibrated),
-            "calibrated": calibration_error(holdout.success, probabilities),
-        },
-        "routing_gain": routing_gain(holdout.success, probabilities, holdout.latency_ms),
-    }
-    for m, model in enumerate(holdout.models):
-        success = holdout.success[:, m]
-        success = success[~np.isnan(success)]
-        if np.isnan(precisions[m]):
-            metrics["single_class"].append(model)
-        else:
-            metrics["ap"][model] = float(precisions[m])
-        if len(success):
-            metrics["base_rate"][model] = float((success >= SOLVED).mean())
-    return metrics
-
-
-def _refuse_foreign(out_dir: Path) -> None:
-    """Refuse to replace anything but an earlier router."""
-    ours = {MANIFEST, *NETWORKS.values(), TOKENIZER, METRICS, CHECKPOINT}
-    if out_dir.is_dir():
-        foreign = sorted(path.name for path in out_dir.iterdir() if path.name not in ours)
-        if foreign:
-            raise ConfigError(
-                f"{out_dir} holds '{foreign[0]}', which is not part of a router: choose another"
-                " --out, or empty it."
-            )
-    elif out_dir.exists():
-        raise ConfigError(f"{out_dir} is a file: choose a directory for --out.")
+    """The figures of ``chosen`` on the holdout questions, beside those of the other kinds."""
+    holdout = parts.holdout
+    return judge(
+        parts.training,
+        holdout,
+        {kind: router.predict(holdout.texts) for kind, router in routers.items()},
+        chosen,
+        sigmoid(routers[chosen].logits(holdout.texts)),
+        seed=settings.seed,
+    )

@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from chimera_train.history import History
 from chimera_train.predict.features import StageRequest
+from chimera_train.predict.router import confidences
+from chimera_train.predict.router_text import Reads, router_text
 
 __all__ = ["Batcher", "Prediction", "Predictors", "Query", "predict_batch"]
 
@@ -29,6 +31,9 @@ class Router(Protocol):
 
     @property
     def models(self) -> Sequence[str]: ...
+
+    @property
+    def reads(self) -> Reads: ...
 
     def predict(self, texts: Sequence[str]) -> _Floats: ...
 
@@ -124,9 +129,12 @@ def _confidence(predictors: Predictors, queries: Sequence[Query]) -> npt.NDArray
     result = np.zeros((len(queries), len(predictors.models)))
     asked = [index for index, query in enumerate(queries) if query.with_confidence]
     if asked:
-        known = list(predictors.router.models)
-        by_model = predictors.router.predict([queries[index].user_text for index in asked])
-        result[asked] = by_model[:, [known.index(model) for model in predictors.models]]
+        router = predictors.router
+        texts = [
+            router_text(router.reads, queries[index].system_text, queries[index].user_text)
+            for index in asked
+        ]
+        result[asked] = confidences(router, predictors.models, texts)
     return result
 
 

@@ -17,7 +17,7 @@ from chimera_train.errors import ConfigError, DataError
 from chimera_train.pool.schema import Pool, load_pool
 from chimera_train.predict.length import LengthPredictor
 from chimera_train.predict.ranker import Ranker
-from chimera_train.predict.router import OnnxRouter
+from chimera_train.predict.router import Router, load_router
 from chimera_train.predict.step_time import StepTimeModel
 from chimera_train.scheduling.policy import PolicySettings, RoundRobin
 from chimera_train.simulate.arrivals import (
@@ -165,9 +165,9 @@ def _predictors(settings: SweepSettings, ablation: AblationSettings | None) -> d
     if ablation is not None:
         given_router = ablation.router or given_router
         given_length = ablation.length or given_length
-    router: OnnxRouter | Oracle | None = None
+    router: Router | Oracle | None = None
     if given_router is not None and any(policy.needs_confidence for policy in policies):
-        router = ORACLE if given_router == ORACLE else OnnxRouter.load(given_router)
+        router = ORACLE if given_router == ORACLE else load_router(given_router)
     length = stage_length = None
     if any(policy.needs_lengths for policy in policies):
         length = _length_model(given_length, "remaining")

@@ -16,6 +16,8 @@ import pandas as pd
 
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.predict.features import StageRequest
+from chimera_train.predict.router import confidences, warn_of_unknown
+from chimera_train.predict.router_text import Reads, router_text
 from chimera_train.scheduling.policy import Order
 from chimera_train.traces.history import stage_history
 from chimera_train.traces.split import HOLDOUT_FOLD, folds
@@ -44,7 +46,12 @@ class _Fitted(Protocol):
 
 
 class ConfidenceModel(_Fitted, Protocol):
-    """What is needed of a router (``predict.router.OnnxRouter``)."""
+    """What is needed of a router (``predict.router.Router``)."""
+
+    @property
+    def reads(self) -> Reads:
+        """What of a prompt its texts are made of."""
+        ...
 
     def predict(self, texts: Sequence[str]) -> npt.NDArray[np.floating]:
         """q, shape (n, n_models)."""
@@ -214,8 +221,8 @@ def workload_from_traces(
         confidence = np.add.reduceat(score, first_trajectory.ravel()).reshape(n_samples.shape)
         confidence /= n_samples
     else:
-        texts = stages["text"].iloc[first_stage[first_trajectory[:, 0]]].tolist()
-        confidence = _confidence(router, models, texts)
+        first_stages = stages.iloc[first_stage[first_trajectory[:, 0]]]
+        confidence = _confidence(router, models, first_stages)
     asked = cache(lambda: _asked(models, stages))  # oracles ask nobody
     remaining_tokens, overrun_tokens = np.zeros(len(stages)), None
     if length == ORACLE:
@@ -285,14 +292,16 @@ def _stages(traces: Traces, programs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _confidence(
-    router: ConfidenceModel | None, models: Sequence[str], texts: Sequence[str]
+    router: ConfidenceModel | None, models: Sequence[str], stages: pd.DataFrame
 ) -> npt.NDArray[np.float64]:
     if router is None:
-        return np.zeros((len(texts), len(models)))
-    known = list(router.models)
-    _check_fitted("router", known, models)
-    q = np.asarray(router.predict(texts), dtype=np.float64)
-    return q[:, [known.index(model) for model in models]]
+        return np.zeros((len(stages), len(models)))
+    warn_of_unknown(router, models)
+    texts = [
+        router_text(router.reads, system, user)
+        for system, user in zip(stages["system_text"], stages["text"], strict=True)
+    ]
+    return confidences(router, models, texts)
 
 
 def _check_fitted(what: str, known: Sequence[str], models: Sequence[str]) -> None:

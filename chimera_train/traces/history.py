@@ -15,12 +15,13 @@ __all__ = ["stage_history"]
 def stage_history(traces: Traces) -> pd.DataFrame:
     """One row per completed stage of the programs in ``traces``, in program and stage order.
 
-    Columns: program_id, question_id, model, workflow, stage, text, system_tokens, user_tokens,
-    prompt_tokens, output_tokens, history (``history.History``), generated_tokens (by
+    Columns: program_id, question_id, model, workflow, stage, text, system_text, system_tokens,
+    user_tokens, prompt_tokens, output_tokens, history (``history.History``), generated_tokens (by
     earlier stages), finish_reason.
 
     ``text`` is the stage's user message; where it was not stored, the question; where neither was,
-    empty. System tokens that were not recorded count as 0, user tokens as the rest of the prompt.
+    empty. A system prompt that was not stored is empty, too. System tokens that were not recorded
+    count as 0, user tokens as the rest of the prompt.
     """
     programs = traces.programs.set_index("program_id")
     stages = traces.stages[traces.stages["error"].isna()]
@@ -40,6 +41,7 @@ def stage_history(traces: Traces) -> pd.DataFrame:
             "text": stages["user_text"]
             .fillna(program["question_id"].map(question_text))
             .fillna(""),
+            "system_text": stages["system_text"].astype(object).fillna(""),
             "system_tokens": system,
             "user_tokens": stages["user_tokens"]
             .fillna(stages["prompt_tokens"] - system)

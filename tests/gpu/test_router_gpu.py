@@ -63,6 +63,7 @@ def _write_traces(directory: Path, n: int) -> Path:
 def test_trains_in_bf16_and_exports_what_the_cpu_runs(tmp_path: Path) -> None:
     traces = _write_traces(tmp_path / "traces", 600)
     settings = RouterSettings(
+        kind="encoder",
         encoder="small",
         small=SmallEncoder(hidden_size=64, layers=2, heads=4),
         learning_rate=1e-3,

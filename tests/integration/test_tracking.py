@@ -58,6 +58,17 @@ def test_a_run_holds_settings_metrics_and_artifacts(store: str, tmp_path: Path) 
     assert [f.path for f in client.list_artifacts(logged.info.run_id, "plots")] == ["plots/a.txt"]
 
 
+def test_curves_are_there_while_a_run_goes_on(store: str) -> None:
+    client = mlflow.MlflowClient(store)
+    with stage_run(store, "fit-router", {}) as run:
+        for step in (10, 20):
+            run.curves({"bce+rank.training.loss": 1 / step}, step)
+        open_run = only_run(store, "fit-router")
+        history = client.get_metric_history(open_run.info.run_id, "bce_rank.training.loss")
+        assert open_run.info.status == "RUNNING"
+        assert [(point.step, point.value) for point in history] == [(10, 0.1), (20, 0.05)]
+
+
 def test_a_stage_that_fails_leaves_a_failed_run(store: str) -> None:
     def failing() -> None:
         with stage_run(store, "calibrate", {}):

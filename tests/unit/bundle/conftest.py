@@ -71,11 +71,11 @@ def write_router(directory: Path) -> Path:
     write(
         directory / "router.json",
         {
-            "schema_version": 1,
+            "schema_version": 2,
+            "kind": "encoder",
             "labels": [{"model": model, "scale": 1.0, "bias": 0.0} for model in MODELS],
-            "encoder": "small",
-            "max_length": 16,
-            "precision": "fp32",
+            "network": {"encoder": "small", "max_length": 16, "precision": "fp32"},
+            "latency_ms": dict.fromkeys(MODELS, 10.0),
             "sha256": {name: digest(directory / name) for name in names},
             "metrics": {"map_macro": 0.75},
         },

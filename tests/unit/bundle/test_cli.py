@@ -77,6 +77,9 @@ def test_export_show_and_verify(parts: Parts, tmp_path: Path) -> None:
     shown = json.loads(run("bundle", "show", path, "--json").stdout)
     assert shown["version"] == 1
     assert len(shown["entries"]) == shown["files"] == values["files"]
+    assert shown["router"]["kind"] == "encoder"
+    assert [label["scale"] for label in shown["router"]["labels"]] == [1.0, 1.0]
+    assert shown["policy"]["delta_s"] == 0.1
     verified = run("bundle", "verify", path, "--json")
     assert json.loads(verified.stdout) == {
         "name": "demo", "version": 1, "files": values["files"], "problems": [],

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,10 @@ from chimera_train.bundle.export import Parts, export_bundle, find_latency_files
 from chimera_train.bundle.load import load_bundle
 from chimera_train.bundle.manifest import find_problems, read_manifest
 from chimera_train.errors import ConfigError, DataError
+from chimera_train.files import sha256
 from chimera_train.predict.features import StageRequest
+from chimera_train.predict.router_scorers import TermScorer
+from chimera_train.predict.text import TextSketch
 from chimera_train.scheduling.model import EngineProfile
 from chimera_train.scheduling.policy import Chimera
 
@@ -125,6 +129,9 @@ def broken(parts: Parts, what: str) -> Parts:
         (parts.length / "forest-0.npz").write_bytes(b"x")
     if what == "no network":
         (parts.router / "model.onnx").unlink()
+    if what == "old router":
+        path = parts.router / "router.json"
+        path.write_text(path.read_text().replace('"schema_version": 2', '"schema_version": 1'))
     if what == "escaping":
         description = json.loads((parts.length / "length.json").read_text())
         description["sha256"]["../router/router.json"] = "0" * 64
@@ -144,6 +151,7 @@ def broken(parts: Parts, what: str) -> Parts:
         ("other model calibrated", DataError, "measured with 'org/small', but it serves"),
         ("damaged forest", DataError, r"forest-0.npz was altered"),
         ("no network", DataError, "has no file 'model.onnx'"),
+        ("old router", DataError, "schema version 1, older than 2: fit it again"),
         ("escaping", DataError, "has no file '../router/router.json'"),
         ("policy", ConfigError, "policy.yaml:2: chimera.turbo"),
         ("policy schema", ConfigError, "policy schema 2, but this version reads 1"),
@@ -157,12 +165,47 @@ def test_broken_parts_write_nothing(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize("part", ["length", "router"])
-def test_a_model_that_was_not_fitted(parts: Parts, tmp_path: Path, part: str) -> None:
-    path = getattr(parts, part) / f"{part}.json"
+def test_a_model_that_was_not_fitted(parts: Parts, tmp_path: Path) -> None:
+    path = parts.length / "length.json"
     path.write_text(path.read_text().replace("org/large", "org/other"))
     with pytest.raises(DataError, match=r"'org/large' of engine 'two'.*fit it on traces"):
         export_bundle(parts, "demo", None, tmp_path / "out")
+
+
+def test_a_model_that_the_router_never_saw_is_warned_of(
+    parts: Parts, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = parts.router / "router.json"
+    path.write_text(path.read_text().replace("org/large", "org/other"))
+    bundle = load_bundle(export_bundle(parts, "demo", None, tmp_path / "out"))
+    assert bundle.router.models == ("org/small", "org/other")
+    assert "not fitted on org/large, only on org/small, org/other" in caplog.text
+
+
+def test_a_router_of_words_brings_its_words_and_no_questions(parts: Parts, tmp_path: Path) -> None:
+    shutil.rmtree(parts.router)
+    parts.router.mkdir()
+    sketch = TextSketch(["add", "buy"], np.ones(2, np.float32), np.eye(2, dtype=np.float32))
+    sketch.save(parts.router)
+    TermScorer(sketch, np.eye(2, dtype=np.float32), np.zeros(2)).save(parts.router)
+    (parts.router / "neighbours.json").write_text("the questions")
+    manifest = {
+        "schema_version": 2,
+        "kind": "tfidf_logreg",
+        "labels": [
+            {"model": "org/small", "scale": 2.0, "bias": 0.5},
+            {"model": "org/large", "knots": [[0.0, 0.125], [1.0, 0.875]]},
+        ],
+        "latency_ms": {},
+        "sha256": {path.name: sha256(path) for path in parts.router.iterdir()},
+        "metrics": {},
+    }
+    (parts.router / "router.json").write_text(json.dumps(manifest))
+    path = export_bundle(parts, "demo", None, tmp_path / "out")
+    files = {name for name in names(path) if name.startswith("router/")}
+    wanted = ("router.json", "sketch.npz", "terms.npz", "vocabulary.json")
+    assert files == {f"router/{name}" for name in wanted}
+    np.testing.assert_allclose(load_bundle(path).router.logits(["buy", "add"]), [[0, 1], [1, 0]])
 
 
 @pytest.mark.parametrize("name", ["", ".", "../x", "a/b", "a b"])

@@ -13,10 +13,10 @@ from chimera_train.length.rows import stage_requests, stage_rows
 from chimera_train.length.settings import LengthSettings
 from chimera_train.length.store import (
     file_names,
-    fitted_questions,
     require_replaceable,
     write_length,
 )
+from chimera_train.predict.fitted import fitted_questions
 from chimera_train.predict.length import LengthPredictor
 from chimera_train.traces.split import fingerprints
 

@@ -5,7 +5,8 @@ The logits of the network are the mean of one row of a table per token, padding 
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from chimera_train.errors import DataError
 from chimera_train.files import sha256
-from chimera_train.predict.router import MANIFEST, NETWORKS, TOKENIZER, OnnxRouter
+from chimera_train.predict.calibration import Calibration
+from chimera_train.predict.router import (
+    MANIFEST,
+    Router,
+    confidences,
+    load_router,
+    warn_of_unknown,
+)
+from chimera_train.predict.router_scorers import NETWORKS, TOKENIZER
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "yes", "no"]
 TABLE = np.array([[50, 50], [0, 0], [0, 0], [3, -1], [-2, 4]], dtype=np.float32)
@@ -28,6 +37,7 @@ LABELS = [
     {"model": "package:small", "scale": 0.5, "bias": 0.25},
     {"model": "org/large", "scale": 2.0, "bias": -1.0},
 ]
+NETWORK = {"encoder": "small", "max_length": MAX_LENGTH, "precision": "fp32"}
 
 
 def _write_network(path: Path, table: np.ndarray) -> None:
@@ -68,11 +78,11 @@ def _write_router(directory: Path, **changes: Any) -> Path:
     _write_network(directory / NETWORKS["fp32"], TABLE)
     _write_network(directory / NETWORKS["int8"], -TABLE)
     manifest = {
-        "schema_version": 1,
+        "schema_version": 2,
+        "kind": "encoder",
         "labels": LABELS,
-        "encoder": "small",
-        "max_length": MAX_LENGTH,
-        "precision": "fp32",
+        "network": NETWORK,
+        "latency_ms": {"package:small": 12.5, "org/large": None},
         "sha256": {name: sha256(directory / name) for name in (*NETWORKS.values(), TOKENIZER)},
         "metrics": {},
     }
@@ -90,11 +100,11 @@ def _expected(tokens: list[str], sign: float = 1.0) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def router(tmp_path_factory: pytest.TempPathFactory) -> OnnxRouter:
-    return OnnxRouter.load(_write_router(tmp_path_factory.mktemp("router")))
+def router(tmp_path_factory: pytest.TempPathFactory) -> Router:
+    return load_router(_write_router(tmp_path_factory.mktemp("router")))
 
 
-def test_probabilities_are_those_computed_by_hand(router: OnnxRouter) -> None:
+def test_probabilities_are_those_computed_by_hand(router: Router) -> None:
     assert router.models == ("package:small", "org/large")
     # Different lengths in one batch: the padding row of the table must not show.
     q = router.predict(["yes", "no yes no", "", "what"])
@@ -108,13 +118,13 @@ def test_probabilities_are_those_computed_by_hand(router: OnnxRouter) -> None:
     assert q.dtype == np.float64
 
 
-def test_a_long_text_is_cut_at_max_length(router: OnnxRouter) -> None:
+def test_a_long_text_is_cut_at_max_length(router: Router) -> None:
     kept = ["yes"] * (MAX_LENGTH - 1)  # [CLS] counts
     q = router.predict([" ".join(kept + ["no"] * 50)])
     np.testing.assert_allclose(q, [_expected(kept)], rtol=1e-6)
 
 
-def test_batches_keep_the_order(router: OnnxRouter) -> None:
+def test_batches_keep_the_order(router: Router) -> None:
     texts = ["yes no", "no", "yes"] * 40
     np.testing.assert_allclose(
         router.predict(texts), np.vstack([router.predict([text]) for text in texts]), rtol=1e-6
@@ -123,18 +133,18 @@ def test_batches_keep_the_order(router: OnnxRouter) -> None:
 
 
 @given(st.lists(st.text(st.characters(), max_size=20), max_size=5))
-def test_any_text_gets_probabilities(router: OnnxRouter, texts: list[str]) -> None:
+def test_any_text_gets_probabilities(router: Router, texts: list[str]) -> None:
     q = router.predict(texts)
     assert q.shape == (len(texts), 2)
     assert ((q > 0) & (q < 1)).all()
 
 
-def test_a_lone_surrogate_is_read_like_an_unknown_character(router: OnnxRouter) -> None:
+def test_a_lone_surrogate_is_read_like_an_unknown_character(router: Router) -> None:
     np.testing.assert_array_equal(router.predict(["yes \ud800"]), router.predict(["yes ?"]))
 
 
 def test_precision_chooses_the_network(tmp_path: Path) -> None:
-    router = OnnxRouter.load(_write_router(tmp_path, precision="int8"))
+    router = load_router(_write_router(tmp_path, network=NETWORK | {"precision": "int8"}))
     np.testing.assert_allclose(router.predict(["yes"]), [_expected(["yes"], -1)], rtol=1e-6)
 
 
@@ -180,12 +190,17 @@ def _garble(name: str) -> Callable[[Path], None]:
         (_alter(TOKENIZER), r"tokenizer\.json is not the file that"),
         (_garble("model.onnx"), r"model\.onnx is not a usable ONNX file"),
         (_garble(TOKENIZER), r"tokenizer\.json is not a usable tokenizer"),
-        (_set(schema_version=2), r"schema version 2, newer .* update chimera-train"),
+        (_set(schema_version=3), r"schema version 3, newer .* update chimera-train"),
+        (_set(schema_version=1), r"schema version 1, older than 2: fit it again"),
         (_set(schema_version="two"), "schema_version: input should be a valid integer"),
-        (_set(labels=[{"model": "a"}]), r"labels\.0\.scale: field required"),
+        (_set(labels=[{"scale": 1}]), r"labels\.0\.model: field required"),
+        (_set(labels=[{"model": "a", "scale": -1}]), r"labels\.0\.scale: input should be greater"),
         (_set(labels=[{"model": "a", "scale": "x", "bias": 0}]), r"labels\.0\.scale: input should"),
-        (_set(precision="../../etc/passwd"), "precision: input should be"),
-        (_set(labels=LABELS[:1]), "1 label"),
+        (_set(network=NETWORK | {"precision": "../../etc/passwd"}), "precision: input should be"),
+        (_set(network=None), "'network' belongs to kind 'encoder'"),
+        (_set(kind="prior"), "'network' belongs to kind 'encoder'"),
+        (_set(kind="oracle"), "kind: input should be"),
+        (_set(labels=LABELS[:1]), r"2 outputs for 1 label\(s\): fit it again"),
         (lambda directory: (directory / MANIFEST).write_text("[]"), "the file: input should be"),
         (lambda directory: (directory / MANIFEST).write_text("{"), "not valid JSON"),
     ],
@@ -196,4 +211,52 @@ def test_damage_is_refused_with_the_reason(
     directory = _write_router(tmp_path)
     damage(directory)
     with pytest.raises(DataError, match=message):
-        OnnxRouter.load(directory)
+        load_router(directory)
+
+
+class Counting:
+    """A scorer whose logits are the lengths of texts, and which remembers what it was asked."""
+
+    n_outputs = 2
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def logits(self, texts: Sequence[str]) -> np.ndarray:
+        self.asked += texts
+        return np.array([[len(text), -len(text)] for text in texts], dtype=float).reshape(-1, 2)
+
+    def save(self, directory: Path) -> None:
+        raise NotImplementedError
+
+
+def test_a_text_is_scored_once() -> None:
+    scorer = Counting()
+    router = Router(scorer, Calibration.identity(["a", "b"]), remembered_texts=2)
+    logits = router.logits(["one", "three", "one", "\ud800"])
+    np.testing.assert_array_equal(logits[:, 0], [3, 5, 3, 1])
+    assert scorer.asked == ["one", "three", "\ud800"]
+    # The two that were asked for last are known, and the third is asked for again.
+    np.testing.assert_array_equal(router.logits(["\ud800", "one", "three"])[:, 1], [-1, -3, -5])
+    assert scorer.asked[3:] == ["three"]
+
+
+def test_threads_share_a_router() -> None:
+    router = Router(Counting(), Calibration.identity(["a", "b"]), remembered_texts=3)
+    texts = ["x" * n for n in range(20)]
+    with ThreadPoolExecutor(8) as pool:
+        for logits in pool.map(router.logits, [texts] * 50):
+            np.testing.assert_array_equal(logits[:, 0], range(20))
+
+
+def test_a_model_never_seen_gets_the_mean_and_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    router = Router(Counting(), Calibration.identity(["a", "b"]))
+    q = confidences(router, ["b", "new", "a", "b"], ["", "xx"])
+    a, b = router.predict(["", "xx"]).T
+    np.testing.assert_array_equal(q, np.transpose([b, (a + b) / 2, a, b]))
+    warn_of_unknown(router, ["a", "b"])
+    assert caplog.text == ""
+    warn_of_unknown(router, ["a", "new", "new"])
+    assert "not fitted on new, only on a, b" in caplog.text

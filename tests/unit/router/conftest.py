@@ -88,9 +88,16 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return simulate_traces(tmp_path_factory.mktemp("traces"), 120)
 
 
+@pytest.fixture
+def few_traces(tmp_path: Path) -> Path:
+    """Of fewer questions than a router needs."""
+    return simulate_traces(tmp_path / "traces", 19)
+
+
 @pytest.fixture(scope="session")
 def settings() -> RouterSettings:
     return RouterSettings(
+        kind="encoder",
         encoder="small",
         small=SmallEncoder(hidden_size=32, layers=1, heads=2),
         learning_rate=3e-3,

@@ -11,8 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.output import Output
-from chimera_train.predict.router import OnnxRouter
-from chimera_train.router import fit as module
+from chimera_train.predict.router import load_router, read_manifest
 from chimera_train.router.fit import fit_router
 from chimera_train.router.labels import router_data, split
 from chimera_train.router.metrics import average_precision, macro_map
@@ -24,8 +23,13 @@ FILES = {
     "metrics.json",
     "model.int8.onnx",
     "model.onnx",
+    "neighbours.json",
+    "neighbours.npz",
+    "questions.npz",
     "router.json",
+    "sketch.npz",
     "tokenizer.json",
+    "vocabulary.json",
 }
 
 
@@ -44,7 +48,7 @@ def test_writes_the_whole_router_and_leaves_nothing_else(
     assert {path.name for path in out.iterdir()} == FILES
     assert [path.name for path in out.parent.iterdir()] == ["router"]
     suffixes = {path.suffix for path in out.rglob("*") if path.is_file()}
-    assert suffixes <= {".json", ".onnx", ".safetensors"}  # nothing that unpickles
+    assert suffixes <= {".json", ".npz", ".onnx", ".safetensors"}  # nothing that unpickles
     assert json.loads((out / "metrics.json").read_text()) == metrics
     assert json.loads((out / "router.json").read_text())["metrics"] == metrics
 
@@ -53,7 +57,7 @@ def test_runs_as_the_trained_network_does(
     fitted: tuple[Path, dict[str, Any]], settings: RouterSettings
 ) -> None:
     out, _ = fitted
-    router = OnnxRouter.load(out)
+    router = load_router(out)
     model = AutoModelForSequenceClassification.from_pretrained(out / "checkpoint").eval()
     tokenizer = AutoTokenizer.from_pretrained(out / "checkpoint")
     texts = ["Tom has 3 apples. He buys 4 more.", "", "Zoë ☃ " * 100, "99"]
@@ -75,7 +79,7 @@ def test_metrics_are_those_of_the_exported_router_on_the_holdout(
 ) -> None:
     out, metrics = fitted
     holdout = split(router_data(load_traces(traces))).holdout
-    q = OnnxRouter.load(out).predict(holdout.texts)
+    q = load_router(out).predict(holdout.texts)
     assert metrics["map_macro"] == pytest.approx(macro_map(holdout.success, q))
     assert metrics["ap"] == pytest.approx(
         dict(zip(holdout.models, average_precision(holdout.success, q), strict=True))
@@ -87,8 +91,10 @@ def test_metrics_are_those_of_the_exported_router_on_the_holdout(
     assert metrics["baselines"]["prior"] == pytest.approx(
         np.mean(list(metrics["base_rate"].values()))
     )
-    assert set(metrics["baselines"]) == {"prior", "tfidf_logreg", "knn"}
-    assert set(metrics["ece"]) == {"raw", "calibrated"}
+    assert set(metrics["baselines"]) == {"prior", "tfidf_logreg", "knn", "boosted", "blend"}
+    assert set(metrics["candidates"]) == {*metrics["baselines"], "encoder"}
+    assert metrics["kind"] == "encoder"
+    assert set(metrics["ece"]) == {"raw", "calibrated", "per_model"}
     low, high = metrics["ci"]
     assert low <= metrics["map_macro"] <= high
     assert metrics["single_class"] == []
@@ -96,7 +102,11 @@ def test_metrics_are_those_of_the_exported_router_on_the_holdout(
 
 
 def test_refits_from_its_own_checkpoint_in_place_of_the_old_router(
-    fitted: tuple[Path, dict[str, Any]], traces: Path, settings: RouterSettings, output: Output
+    fitted: tuple[Path, dict[str, Any]],
+    traces: Path,
+    settings: RouterSettings,
+    output: Output,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     out, first = fitted
     again = settings.model_copy(
@@ -107,23 +117,14 @@ def test_refits_from_its_own_checkpoint_in_place_of_the_old_router(
             "precision": "int8",
         }
     )
+    capfd.readouterr()
     metrics = fit_router(traces, out, again, output)
     assert {path.name for path in out.iterdir()} == FILES
     assert metrics["epochs"] == {"trained": 1, "best": 1}
     assert metrics["map_macro"] == metrics["int8"]["map_macro"]
+    warned = "go to another model than in full precision" in capfd.readouterr().err
+    assert warned == (metrics["int8"]["agreement"] < 0.99)
     assert metrics["baselines"] == first["baselines"]
-
-
-def test_a_model_with_one_outcome_is_reported_apart(traces: Path) -> None:
-    parts = split(router_data(load_traces(traces)))
-    llama, qwen = parts.holdout.models
-    parts.holdout.success[:, 1] = 1.0
-    q = np.full_like(parts.holdout.success, 0.5)
-    metrics = module._judge(parts, q, q, seed=0)
-    assert metrics["single_class"] == [qwen]
-    assert list(metrics["ap"]) == [llama]
-    assert metrics["base_rate"][qwen] == 1
-    assert metrics["map_macro"] == metrics["ap"][llama]
 
 
 def test_bad_input_writes_nothing(
@@ -145,3 +146,20 @@ def test_bad_input_writes_nothing(
     with pytest.raises(ConfigError, match="no-encoder' is neither"):
         fit_router(traces, tmp_path / "out", no_encoder, output)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_too_few_questions_write_nothing(few_traces: Path, tmp_path: Path, output: Output) -> None:
+    with pytest.raises(DataError, match=r"19 graded question\(s\), and a router needs at least 20"):
+        fit_router(few_traces, tmp_path / "router", RouterSettings(), output)
+    assert [path.name for path in tmp_path.iterdir()] == ["traces"]
+
+
+def test_by_default_no_encoder_is_trained_and_the_best_kind_is_kept(
+    traces: Path, tmp_path: Path, output: Output
+) -> None:
+    metrics = fit_router(traces, tmp_path / "router", RouterSettings(), output)
+    candidates = metrics["candidates"]
+    assert set(candidates) == {"prior", "tfidf_logreg", "knn", "boosted", "blend"}
+    assert metrics["kind"] in candidates
+    assert read_manifest(tmp_path / "router").kind == metrics["kind"]
+    assert [path.name for path in tmp_path.iterdir()] == ["router"]

@@ -1,12 +1,17 @@
 import numpy as np
 import pytest
+from sklearn.metrics import average_precision_score
 
 from chimera_train.errors import DataError
 from chimera_train.router.metrics import (
     average_precision,
     calibration_error,
-    macro_interval,
+    interval,
     macro_map,
+    reliability,
+    resampled_map,
+    resampled_precision,
+    resamples,
 )
 
 NAN = np.nan
@@ -19,13 +24,20 @@ def test_average_precision_by_its_definition() -> None:
     assert average_precision(success, scores) == pytest.approx([(1 + 2 / 3) / 2])
 
 
-def test_weights_count_rows_as_often() -> None:
+def test_precision_is_scikit_learns_also_with_ties_and_counts() -> None:
     rng = np.random.default_rng(0)
-    success, scores = rng.random((20, 2)), rng.random((20, 2))
-    counts = rng.integers(0, 4, 20)
-    assert average_precision(success, scores, counts.astype(float)) == pytest.approx(
-        average_precision(np.repeat(success, counts, axis=0), np.repeat(scores, counts, axis=0))
-    )
+    success = rng.random((40, 2))
+    success[rng.random((40, 2)) < 0.2] = NAN
+    scores = rng.random((40, 2)).round(1)
+    counts = rng.integers(0, 4, (5, 40)).astype(float)
+    found = resampled_precision(success, scores, counts)
+    for resample, of_rows in enumerate(counts):
+        for m in range(2):
+            rows = ~np.isnan(success[:, m])
+            expected = average_precision_score(
+                success[rows, m] >= 0.5, scores[rows, m], sample_weight=of_rows[rows]
+            )
+            assert found[resample, m] == pytest.approx(expected)
 
 
 def test_ungraded_pairs_and_single_class_models_count_nowhere() -> None:
@@ -45,26 +57,24 @@ def test_interval_holds_the_estimate_and_resamples_questions_not_rows() -> None:
     scores = success * 0.3 + rng.random((60, 2))
     ids = np.array([f"q{i}" for i in range(60)], dtype=object)
 
-    def interval(repeats: int) -> tuple[float, float]:
-        return macro_interval(
-            np.repeat(success, repeats, axis=0),
-            np.repeat(scores, repeats, axis=0),
-            np.repeat(ids, repeats),
-            resamples=100,
-            seed=0,
-        )
+    def of(repeats: int) -> list[float] | None:
+        counts = resamples(np.repeat(ids, repeats), 100, seed=0)
+        assert counts.shape == (100, 60 * repeats)
+        copies = [np.repeat(array, repeats, axis=0) for array in (success, scores)]
+        return interval(resampled_map(resampled_precision(*copies, counts)))
 
-    low, high = interval(1)
+    low, high = of(1)
     assert low < macro_map(success, scores) < high
     # Saying everything three times adds no evidence.
-    assert interval(3) == pytest.approx((low, high))
+    assert of(3) == pytest.approx((low, high))
 
 
-def test_interval_survives_resamples_without_a_class() -> None:
-    success = np.array([[1.0], [0.0], [0.0]])
-    ids = np.array(["a", "b", "c"], dtype=object)
-    low, high = macro_interval(success, success, ids, resamples=100, seed=0)
-    assert low == high == 1
+def test_resamples_without_a_class_average_over_the_other_models() -> None:
+    precisions = np.array([[0.5, 0.7], [NAN, 0.7], [NAN, NAN]])
+    np.testing.assert_allclose(resampled_map(precisions), [0.6, 0.7, NAN])
+    assert interval(np.array([1.0, 1.0, NAN])) == [1.0, 1.0]
+    assert interval(np.array([1.0, NAN, NAN])) is None
+    assert interval(np.array([])) is None
 
 
 def test_calibration_error_by_hand() -> None:
@@ -72,3 +82,11 @@ def test_calibration_error_by_hand() -> None:
     success = np.array([[1.0, 0.5], [0.5, NAN], [0.0, NAN], [1.0, 0.5]])
     # First model: bin 0.9..1 has mean gap (2.86 - 2.5) / 3 for 3 rows, bin 0.1..0.2 has 0.13 for 1.
     assert calibration_error(success, probabilities) == pytest.approx((0.36 + 0.13) / 4 / 2)
+
+
+def test_reliability_is_the_means_of_each_bin_that_has_questions() -> None:
+    of_model = reliability(np.array([1.0, 0.0, 0.5, NAN]), np.array([0.1, 0.15, 1.0, 0.5]))
+    np.testing.assert_allclose(of_model.confidence, [0.125, 1.0])
+    np.testing.assert_allclose(of_model.success, [0.5, 0.5])
+    assert of_model.questions.tolist() == [2, 1]
+    assert of_model.error == pytest.approx((2 * 0.375 + 0.5) / 3)

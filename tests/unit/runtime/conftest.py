@@ -143,6 +143,8 @@ class StubEngine:
 class StubRouter:
     """The same confidence for every text."""
 
+    reads = "user"
+
     def __init__(self, confidence: Sequence[float]) -> None:
         self.models = list(MODELS)
         self.confidence = list(confidence)

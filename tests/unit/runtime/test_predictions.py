@@ -56,6 +56,7 @@ HISTORY = History().after("plan", 50, 7)
 
 class FakeRouter:
     models = ("b", "a")
+    reads = "user"
 
     def predict(self, texts: Sequence[str]) -> np.ndarray:
         return np.array([[len(text), -len(text)] for text in texts], dtype=np.float32)
@@ -89,6 +90,15 @@ def query(text: str, engines: Sequence[int], **flags: bool) -> Query:
     return Query("w", "s", "sys", text, 1000, HISTORY, engines, **{
         "with_lengths": True, "with_confidence": True, **flags,
     })  # fmt: skip
+
+
+def test_the_router_reads_what_it_was_fitted_on() -> None:
+    router = FakeRouter()
+    predictors = Predictors(("b",), router, FakeLength(), {"b": Letters()})
+    for reads, expected in (("user", "xx"), ("system+user", "sys\n\nxx")):
+        router.reads = reads
+        (found,) = predict_batch(predictors, [query("xx", [0], with_lengths=False)])
+        assert found.confidence.tolist() == [len(expected)]
 
 
 def test_predictions_belong_to_engines_not_models() -> None:

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from chimera_train.cli import simulate as cli
 from chimera_train.files import write_json
 from chimera_train.predict.length import LengthPredictor
-from chimera_train.predict.router import OnnxRouter
 from chimera_train.predict.step_time import TERMS
+from chimera_train.simulate import grid
 from chimera_train.traces.store import write_table
 
 CHIMERA = {"kind": "chimera", "tau": [0.1, math.inf], "load": ["inflight", "inflight+self"]}
@@ -96,6 +96,7 @@ def config(tmp_path, traces_dir, step_time, monkeypatch):
 
     class Router:
         models = ("m-small", "m-large")
+        reads = "user"
 
         def predict(self, texts):
             return np.tile([0.4, 0.9], (len(texts), 1))
@@ -106,7 +107,7 @@ def config(tmp_path, traces_dir, step_time, monkeypatch):
         def predict_with_overrun(self, model, requests):
             return np.full((2, len(requests)), [[10.0], [5.0]])
 
-    monkeypatch.setattr(OnnxRouter, "load", lambda directory: Router())
+    monkeypatch.setattr(grid, "load_router", lambda directory: Router())
     monkeypatch.setattr(LengthPredictor, "load", lambda directory, target: Length())
     engines = [
         {"name": name, "model": f"m-{name}", "device_group": "gpu", "base_url": "http://x/v1"}

@@ -19,6 +19,7 @@ class Router:
     """q of a model depends on the text alone, so that a mixed-up text or column shows."""
 
     models = ("m-other", "m-large", "m-small")
+    reads = "user"
 
     def predict(self, texts):
         self.texts = list(texts)
@@ -79,6 +80,14 @@ def test_trajectories_are_the_programs_of_the_traces(traces):
     assert length.requests["m-large"][0] == StageRequest(
         "math", "solve", "user q0-m-large-0 0", 4, 14, 20
     )
+
+
+def test_a_router_may_read_system_prompts(traces):
+    router = Router()
+    router.reads = "system+user"
+    stages = traces.stages.assign(system_text="Be brief.")
+    build(replace(traces, stages=stages), router=router)
+    assert all(text.startswith("Be brief.\n\nuser q") for text in router.texts)
 
 
 def test_an_oracle_knows_what_happened(traces):
@@ -180,11 +189,14 @@ def test_traces_that_do_not_cover_the_pool_are_refused(traces, change, named):
         build(change(traces))
 
 
-def test_a_model_that_the_router_does_not_know_is_refused(traces):
+def test_a_model_that_the_router_does_not_know_gets_the_mean_of_the_others(traces, caplog):
     router = Router()
     router.models = ("m-other", "m-large", "m-tiny")
-    with pytest.raises(DataError, match="not fitted on 'm-small'"):
-        build(traces, router=router)
+    workload = build(traces, router=router)
+    q = router.predict(router.texts)
+    small = workload.models.index("m-small")
+    np.testing.assert_allclose(workload.confidence[:, small], q.mean(axis=1))
+    assert "not fitted on m-small, only on m-other, m-large, m-tiny" in caplog.text
 
 
 @pytest.mark.parametrize(
