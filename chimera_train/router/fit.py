@@ -17,7 +17,7 @@ from chimera_train.predict.router import Kind, Router
 from chimera_train.router.choose import choose
 from chimera_train.router.judge import judge
 from chimera_train.router.kinds import calibrated, fit_kinds, term_space
-from chimera_train.router.labels import Split, router_data, split
+from chimera_train.router.labels import RouterData, Split, router_data, split
 from chimera_train.router.settings import RouterSettings
 from chimera_train.router.store import CHECKPOINT, require_replaceable, write_router
 from chimera_train.traces.store import load_traces
@@ -25,7 +25,7 @@ from chimera_train.traces.store import load_traces
 if TYPE_CHECKING:
     from chimera_train.router.watch import Curves
 
-__all__ = ["fit_router"]
+__all__ = ["fit_and_write", "fit_router"]
 
 _LEAST_QUESTIONS = 20
 
@@ -58,10 +58,21 @@ def fit_router(
     """
     require_replaceable(out_dir)
     data = router_data(load_traces(traces_dir), settings.reads)
+    return fit_and_write(data, out_dir, settings, output, curves)
+
+
+def fit_and_write(
+    data: RouterData,
+    out_dir: Path,
+    settings: RouterSettings,
+    output: Output,
+    curves: "Curves | None" = None,
+) -> dict[str, Any]:
+    """``fit_router`` on outcomes that are not in a directory of traces."""
     n_questions = len(set(data.question_ids))
     if n_questions < _LEAST_QUESTIONS:
         raise DataError(
-            f"{traces_dir} holds {n_questions} graded question(s), and a router needs at least"
+            f"There are {n_questions} graded question(s), and a router needs at least"
             f" {_LEAST_QUESTIONS}, better some hundreds: collect more."
         )
     parts = split(data)

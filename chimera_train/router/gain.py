@@ -50,8 +50,10 @@ class Curves:
     def gain(self) -> float:
         """``routing_gain``; NaN where knowing outcomes is worth nothing."""
         mixed, oracle = self.mixed.mean(), self.oracle.mean()
-        # One model may solve whatever any model solves.
-        return float((self.routed.mean() - mixed) / (oracle - mixed)) if oracle > mixed else np.nan
+        if oracle <= mixed:  # one model solves whatever any model solves
+            return np.nan
+        # Routing that is as good as mixing gains 0, and not what is left of rounding.
+        return round(float((self.routed.mean() - mixed) / (oracle - mixed)), 12) + 0.0
 
     def at(self, share: float) -> dict[str, float]:
         """The point at ``share`` of the way from the cheapest to the most accurate model."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from chimera_train.output import Output
-from chimera_train.predict.router import OnnxRouter
+from chimera_train.predict.router import load_router
 from chimera_train.router.fit import fit_router
 from chimera_train.router.settings import RouterSettings, SmallEncoder
 from chimera_train.tasks import arithmetic
@@ -76,6 +76,6 @@ def test_trains_in_bf16_and_exports_what_the_cpu_runs(tmp_path: Path) -> None:
     metrics = fit_router(traces, tmp_path / "router", settings, Output(quiet=True))
     assert torch.cuda.max_memory_allocated() > 0
     assert metrics["map_macro"] > metrics["baselines"]["prior"] + 0.1
-    q = OnnxRouter.load(tmp_path / "router").predict(["Tom has 3 apples. He buys 4 more."])
+    q = load_router(tmp_path / "router").predict(["Tom has 3 apples. He buys 4 more."])
     assert np.isfinite(q).all()
     assert json.loads((tmp_path / "router" / "router.json").read_text())["metrics"] == metrics
