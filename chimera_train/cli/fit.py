@@ -119,6 +119,9 @@ def router(
         Path | None,
         typer.Option("--quality-plot", help="Also draw how good the router is (PNG)."),
     ] = None,
+    curve: Annotated[
+        bool, typer.Option("--curve", help="Also find how many questions are enough.")
+    ] = False,
     track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -137,7 +140,8 @@ def router(
     from chimera_train.router.fit import fit_router  # seconds: a wrong setting shows before
 
     with tracked(track if is_main else None, "fit_router", settings.model_dump()) as run:
-        metrics = fit_router(traces, out, settings, output, None if run is None else run.curves)
+        curves = None if run is None else run.curves
+        metrics = fit_router(traces, out, settings, output, curves, learning=curve)
         if quality_plot is not None:
             from chimera_train.report.router_plots import plot_router
 

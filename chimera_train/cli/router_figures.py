@@ -31,6 +31,8 @@ def router_summary(metrics: Mapping[str, Any]) -> list[Any]:
         summary += ["", *_categories(metrics["per_category"])]
     if "stability" in metrics:
         summary += ["", *_stability(metrics["stability"])]
+    if "learning_curve" in metrics:
+        summary += ["", *_curve(metrics["learning_curve"])]
     return summary
 
 
@@ -121,6 +123,21 @@ def _stability(figures: Mapping[str, Any]) -> list[Any]:
     return [
         "share of rewritten questions for which another model is chosen",
         table(["rewriting", *(column.replace("_", " ") for column in columns)], rows),
+    ]
+
+
+def _curve(curve: Mapping[str, Any]) -> list[Any]:
+    points, enough = curve["points"], curve["enough_questions"]
+    columns = ("questions", "map_macro", "routing_gain")
+    return [
+        f"learnt from fewer questions ({curve['kind']}, means of three draws)",
+        table(
+            ["questions", "macro mAP", "routing gain"],
+            [[f"{point['questions']:.0f}", *(point[c] for c in columns[1:])] for point in points],
+        ),
+        "more questions than these may still help"
+        if enough is None
+        else f"{enough:.0f} questions come within 0.01 of the macro mAP of all",
     ]
 
 

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chimera_train.errors import DataError
-from chimera_train.files import replaced_directory
+from chimera_train.files import replaced_directory, write_text
 from chimera_train.output import Output
 from chimera_train.predict.calibration import sigmoid
 from chimera_train.predict.router import Kind, Router
+from chimera_train.router.card import router_card
 from chimera_train.router.choose import choose
 from chimera_train.router.judge import judge
 from chimera_train.router.kinds import calibrated, fit_kinds, term_space
 from chimera_train.router.labels import RouterData, Split, router_data, split
+from chimera_train.router.learning import learning_curve
 from chimera_train.router.settings import RouterSettings
-from chimera_train.router.store import CHECKPOINT, require_replaceable, write_router
+from chimera_train.router.store import CARD, CHECKPOINT, require_replaceable, write_router
 from chimera_train.traces.store import load_traces
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ def fit_router(
     settings: RouterSettings,
     output: Output,
     curves: "Curves | None" = None,
+    *,
+    learning: bool = False,
 ) -> dict[str, Any]:
     """Fit a router on collected traces and write it to ``out_dir``; return its metrics.
 
@@ -43,13 +47,15 @@ def fit_router(
     kept are the baselines of the one that is.
 
     ``out_dir`` gets ``router.json`` (models, calibration, digests), the files of its kind, those of
-    the training questions, and ``metrics.json``; an encoder also ``checkpoint/`` (safetensors, for
-    further training). It appears whole or not at all, and replaces an earlier router. A training of
-    an encoder that was killed is resumed by the same call; ``curves`` gets figures while it runs.
+    the training questions, ``metrics.json`` and a model card; an encoder also ``checkpoint/``
+    (safetensors, for further training). It appears whole or not at all, and replaces an earlier
+    router. A training of an encoder that was killed is resumed by the same call; ``curves`` gets
+    figures while it runs.
 
     The metrics are those of ``judge`` on the holdout questions with the other kinds as baselines,
     those of ``labels.Split.figures``, ``kind``, and, of an encoder, what 8 bits change (``int8``);
-    ``candidates`` are all kinds' figures on the validation questions.
+    ``candidates`` are all kinds' figures on the validation questions; and with ``learning`` there
+    is ``learning_curve``.
 
     Raises:
         ConfigError: the encoder cannot be used, or ``out_dir`` holds something else.
@@ -58,7 +64,7 @@ def fit_router(
     """
     require_replaceable(out_dir)
     data = router_data(load_traces(traces_dir), settings.reads)
-    return fit_and_write(data, out_dir, settings, output, curves)
+    return fit_and_write(data, out_dir, settings, output, curves, learning=learning)
 
 
 def fit_and_write(
@@ -67,6 +73,8 @@ def fit_and_write(
     settings: RouterSettings,
     output: Output,
     curves: "Curves | None" = None,
+    *,
+    learning: bool = False,
 ) -> dict[str, Any]:
     """``fit_router`` on outcomes that are not in a directory of traces."""
     n_questions = len(set(data.question_ids))
@@ -96,11 +104,14 @@ def fit_and_write(
         "kind": choice.kind,
         "candidates": dict(choice.candidates),
     }
+    if learning:
+        metrics["learning_curve"] = learning_curve(parts, choice.kind, settings, output)
     with replaced_directory(out_dir) as staging:
         if network is not None and choice.kind == "encoder":
             metrics |= network.figures(chosen.calibration, parts.holdout, output)
             network.save_checkpoint(staging / CHECKPOINT)
-        write_router(staging, choice.kind, chosen, parts, space, metrics, settings)
+        manifest = write_router(staging, choice.kind, chosen, parts, space, metrics, settings)
+        write_text(staging / CARD, router_card(manifest))
     if network is not None:
         shutil.rmtree(work)
     return metrics

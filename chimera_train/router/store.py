@@ -38,14 +38,15 @@ from chimera_train.router.settings import RouterSettings
 from chimera_train.term_space import TermSpace
 from chimera_train.traces.split import fingerprints
 
-__all__ = ["CHECKPOINT", "METRICS", "require_replaceable", "write_router"]
+__all__ = ["CARD", "CHECKPOINT", "METRICS", "require_replaceable", "write_router"]
 
 METRICS = "metrics.json"
+CARD = "model_card.md"
 CHECKPOINT = "checkpoint"
 
 _EXCERPT_CHARACTERS = 200
 _OURS = {
-    MANIFEST, METRICS, CHECKPOINT, FITTED, NEIGHBOURS, QUESTIONS, KNN, BOOSTED, PRIOR, TERMS,
+    MANIFEST, METRICS, CARD, CHECKPOINT, FITTED, NEIGHBOURS, QUESTIONS, KNN, BOOSTED, PRIOR, TERMS,
     TOKENIZER, *NETWORKS.values(), *SKETCH_FILES,
 }  # fmt: skip
 
@@ -75,7 +76,7 @@ def write_router(
     space: TermSpace,
     metrics: dict[str, Any],
     settings: RouterSettings,
-) -> None:
+) -> RouterManifest:
     """Write what runs, the training questions that it is explained by, and the figures.
 
     Args:
@@ -86,6 +87,9 @@ def write_router(
         space: the terms of the training texts.
         metrics: the figures.
         settings: what it was fitted with.
+
+    Returns:
+        The manifest that was written.
     """
     training, scorer = parts.training, router.scorer
     scorer.save(directory)
@@ -119,3 +123,4 @@ def write_router(
     )
     write_json(directory / METRICS, metrics)
     write_json(directory / MANIFEST, manifest.model_dump())
+    return manifest
