@@ -62,9 +62,13 @@ def main() -> None:
             [[length["kendall_distance"]["overall"], *length["baselines"].values()]],
         ),
         "",
-        "Router, macro mAP on held-out questions",
+        f"Router, of kind {router['kind']}, on held-out questions",
         table(
-            ["router", *router["baselines"]], [[router["map_macro"], *router["baselines"].values()]]
+            ["", "router", *router["baselines"]],
+            [
+                ["macro mAP", router["map_macro"], *router["baselines"].values()],
+                ["routing gain", router["routing_gain"], *router["routing"]["baselines"].values()],
+            ],
         ),
         "",
         f"{(time.monotonic() - started) / 60:.1f} min,"
