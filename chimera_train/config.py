@@ -61,7 +61,7 @@ def load_manifest(path: Path, model: type[T], schema_version: int) -> T:
     """Read a JSON file that a command wrote and that has a ``schema_version``.
 
     Raises:
-        DataError: it is missing, damaged, or newer than ``schema_version``.
+        DataError: it is missing, damaged, or of another version than ``schema_version``.
     """
     values = read_json(path)
     version = values.get("schema_version") if isinstance(values, dict) else None
@@ -69,6 +69,11 @@ def load_manifest(path: Path, model: type[T], schema_version: int) -> T:
         raise DataError(
             f"{path} has schema version {version}, newer than the supported {schema_version}:"
             " update chimera-train."
+        )
+    if isinstance(version, int) and version < schema_version:
+        raise DataError(
+            f"{path} has schema version {version}, older than the supported {schema_version}: make"
+            " it again with this version of chimera-train."
         )
     try:
         return parse_settings(values, model, str(path))

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from chimera_train.config import Settings, load_manifest
 from chimera_train.errors import DataError
-from chimera_train.files import read_json, sha256
+from chimera_train.files import sha256
 from chimera_train.predict.boosted import BoostedArrays
 from chimera_train.predict.features import FEATURES_VERSION, Features, Sketch
 from chimera_train.predict.forest import ForestArrays
@@ -91,15 +91,7 @@ def read_manifest(directory: Path) -> LengthManifest:
     Raises:
         DataError: it is missing or damaged, or of another schema than this version's.
     """
-    path = directory / MANIFEST
-    values = read_json(path)
-    version = values.get("schema_version") if isinstance(values, dict) else None
-    if isinstance(version, int) and version < SCHEMA_VERSION:
-        raise DataError(
-            f"{path} has schema version {version}, older than {SCHEMA_VERSION}, whose features"
-            " differ: fit again."
-        )
-    return load_manifest(path, LengthManifest, SCHEMA_VERSION)
+    return load_manifest(directory / MANIFEST, LengthManifest, SCHEMA_VERSION)
 
 
 def load_verified(directory: Path, target: Target) -> tuple[LengthManifest, Features]:

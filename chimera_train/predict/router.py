@@ -18,7 +18,7 @@ from pydantic import Field, FiniteFloat, model_validator
 
 from chimera_train.config import Settings, load_manifest
 from chimera_train.errors import DataError
-from chimera_train.files import read_json, sha256
+from chimera_train.files import sha256
 from chimera_train.predict.calibration import Calibration, Label
 from chimera_train.predict.router_neighbours import KNN, NEIGHBOURS, NeighbourScorer
 from chimera_train.predict.router_scorers import (
@@ -181,14 +181,7 @@ def read_manifest(directory: Path) -> RouterManifest:
     Raises:
         DataError: it is missing or damaged, or of another schema than this version's.
     """
-    path = directory / MANIFEST
-    values = read_json(path)
-    version = values.get("schema_version") if isinstance(values, dict) else None
-    if isinstance(version, int) and version < SCHEMA_VERSION:
-        raise DataError(
-            f"{path} has schema version {version}, older than {SCHEMA_VERSION}: fit it again."
-        )
-    return load_manifest(path, RouterManifest, SCHEMA_VERSION)
+    return load_manifest(directory / MANIFEST, RouterManifest, SCHEMA_VERSION)
 
 
 def files_of(manifest: RouterManifest) -> list[str]:

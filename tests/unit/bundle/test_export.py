@@ -151,7 +151,7 @@ def broken(parts: Parts, what: str) -> Parts:
         ("other model calibrated", DataError, "measured with 'org/small', but it serves"),
         ("damaged forest", DataError, r"forest-0.npz was altered"),
         ("no network", DataError, "has no file 'model.onnx'"),
-        ("old router", DataError, "schema version 1, older than 2: fit it again"),
+        ("old router", DataError, "schema version 1, older than the supported 2: make it again"),
         ("escaping", DataError, "has no file '../router/router.json'"),
         ("policy", ConfigError, "policy.yaml:2: chimera.turbo"),
         ("policy schema", ConfigError, "policy schema 2, but this version reads 1"),

@@ -166,7 +166,7 @@ def changed(directory: Path, change: Callable[[dict[str, Any]], None]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.update(schema_version=1), "schema version 1, older than 2"),
+        (lambda m: m.update(schema_version=1), "schema version 1, older than the supported 2"),
         (lambda m: m.update(schema_version=99), "newer than the supported 2"),
         (lambda m: m["features"].update(version=1), "version 1 of the features"),
         (lambda m: m["features"]["columns"].pop(), r"other features .*\(score\)"),

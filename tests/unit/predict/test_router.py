@@ -191,7 +191,7 @@ def _garble(name: str) -> Callable[[Path], None]:
         (_garble("model.onnx"), r"model\.onnx is not a usable ONNX file"),
         (_garble(TOKENIZER), r"tokenizer\.json is not a usable tokenizer"),
         (_set(schema_version=3), r"schema version 3, newer .* update chimera-train"),
-        (_set(schema_version=1), r"schema version 1, older than 2: fit it again"),
+        (_set(schema_version=1), r"schema version 1, older than the supported 2: make it again"),
         (_set(schema_version="two"), "schema_version: input should be a valid integer"),
         (_set(labels=[{"scale": 1}]), r"labels\.0\.model: field required"),
         (_set(labels=[{"model": "a", "scale": -1}]), r"labels\.0\.scale: input should be greater"),
