@@ -1,11 +1,11 @@
 """What makes a fitted predictor honest: cells to fall back to, bounds, and calibrated intervals.
 
 The share of lengths that lies beyond the predicted 10 and 90 % quantiles is measured in each cell
-on a quarter of the training questions, with estimators fitted on the others, and the quantiles
+on an eighth of the training questions, with estimators fitted on the others, and the quantiles
 are moved by what split conformal prediction asks for (Romano, Patterson and Candès 2019,
 "Conformalized quantile regression", one end at a time, here on logarithms): of data exchangeable
 with these, at most a tenth then lies beyond each end. The estimators that are used in the end are
-fitted on all training questions, for the quarter is worth more to the order of programs than the
+fitted on all training questions, for the eighth is worth more to the order of programs than the
 letter of the guarantee; what they cover is measured on the folds left out.
 """
 
@@ -27,11 +27,11 @@ __all__ = ["LEAST_ROWS", "calibrated", "covered", "observed_cells", "reserved"]
 
 #: Reserved rows from which a cell gets corrections of its own; with fewer, the ranks that conformal
 #: prediction takes overshoot, and a wider cell's are used.
-LEAST_ROWS = 100
+LEAST_ROWS = 200
 #: Of everything, with fewer of which nothing is corrected.
 _FEWEST_ROWS = 20
 
-_PARTS = 4
+_PARTS = 8
 _TAIL = INTERVAL[0]
 _ORDINARY = 0.99
 _MOST_ROWS = 2000  # that bounds are taken from
@@ -42,7 +42,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def reserved(question_ids: pd.Series) -> npt.NDArray[np.bool_]:
-    """Which rows are not to be fitted on: those of a quarter of the questions."""
+    """Which rows are not to be fitted on: those of an eighth of the questions."""
     return hashed(question_ids, "calibration", _PARTS) == 0
 
 

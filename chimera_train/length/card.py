@@ -27,7 +27,7 @@ of an engine. It is no bound: do not set `max_tokens`, bill, or refuse requests 
 {data}
 
 Of the questions, a fifth (the holdout fold) was left out when these files were fitted. The
-intervals were calibrated on a quarter of the others, with estimators that had not seen it.
+intervals were calibrated on an eighth of the others, with estimators that had not seen it.
 
 ## Features and settings
 

@@ -112,7 +112,7 @@ def test_traces_and_predictions_are_part_of_its_key(small, run, traces_dir, tmp_
 
     length = type(LengthPredictor.load("length", "remaining"))
     monkeypatch.setattr(
-        length, "predict", lambda _, model, requests: np.full((len(requests), 1), 9)
+        length, "predict_with_overrun", lambda _, model, requests: np.full((2, len(requests)), 9)
     )
     assert len(run(small)[1]) == 4
 
