@@ -29,7 +29,7 @@ programs like those of the traces that router and forests were fitted on.
 ## Figures
 
 As measured when the parts were fitted, on questions that they were not fitted on. Step-time errors
-are percent.
+are percent. `manifest.json` has all of them.
 
 {figures}
 
@@ -37,6 +37,14 @@ are percent.
 
 {versions}
 """
+
+# Figures that are shown: these, and those whose names begin so.
+_MAIN = (
+    "router.map_macro", "router.routing_gain", "router.ece.calibrated", "router.baselines.",
+    "router.routing.baselines.", "length.kendall_distance.overall",
+    "length.kendall_distance.within_cell", "length.baselines.", "length.interval_coverage.overall",
+    "latency.",
+)  # fmt: skip
 
 
 def model_card(manifest: Manifest, policy: Mapping[str, Any]) -> str:
@@ -53,6 +61,9 @@ def model_card(manifest: Manifest, policy: Mapping[str, Any]) -> str:
         created_at=manifest.created_at,
         engines=markdown_table(("engine", "model"), list(manifest.engines.items())),
         policy=markdown_table(("setting", "value"), list(policy.items())),
-        figures=markdown_table(("figure", "value"), list(numbers(figures))),
+        figures=markdown_table(
+            ("figure", "value"),
+            [(name, value) for name, value in numbers(figures) if name.startswith(_MAIN)],
+        ),
         versions=markdown_table(("package", "version"), list(manifest.versions.items())),
     )
