@@ -145,9 +145,10 @@ def _load_sketch(directory: Path, kind: SketchKind | None) -> Sketch | None:
 
 def _check_features(directory: Path, stored: FeatureList, ours: Features) -> None:
     if stored.version != FEATURES_VERSION:
+        remedy = "fit again" if stored.version < FEATURES_VERSION else "update chimera-train"
         raise DataError(
             f"{directory} was fitted on version {stored.version} of the features, and this version"
-            f" of chimera-train computes {FEATURES_VERSION}: fit again."
+            f" of chimera-train computes {FEATURES_VERSION}: {remedy}."
         )
     if tuple(stored.columns) != ours.columns:
         odd = sorted(set(stored.columns) ^ set(ours.columns)) or ["another order"]

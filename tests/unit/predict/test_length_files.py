@@ -134,7 +134,10 @@ def rewritten(name: str, text: str) -> Change:
         (bounds(spread=-1), "models.small.bounds.spread"),
         (bounds(novelty=float("inf")), "models.small.bounds.novelty"),
         (feature_version(1), f"version 1 of the features, .* computes {FEATURES_VERSION}: fit"),
-        (feature_version(99), f"version 99 of the features, .* computes {FEATURES_VERSION}: fit"),
+        (
+            feature_version(99),
+            f"version 99 of the features, .* computes {FEATURES_VERSION}: update",
+        ),
         (columns(lambda c: c.append("moon")), r"other features .* \(moon\): fit again"),
         (columns(lambda c: c.remove("lines")), r"other features .* \(lines\): fit again"),
         (columns(lambda c: c.reverse()), r"other features .* \(another order\): fit again"),
