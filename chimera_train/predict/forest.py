@@ -133,9 +133,8 @@ class ForestArrays:
         q = checked_levels(quantiles)
         out = np.empty((len(X), len(q)))
         _evaluate(
-            np.ascontiguousarray(X, dtype=np.float32), q,
-            np.searchsorted(self.values, above, side="right"),
-            self.roots, self._nodes, self.leaf_ranks, self.values, self.value_rows, out,
+            self._leaves(X), q, np.searchsorted(self.values, above, side="right"),
+            self.leaf_ranks, self.values, self.value_rows, out,
         )  # fmt: skip
         return out
 
@@ -144,9 +143,13 @@ class ForestArrays:
 
         It is large where the trees had little to go by, as on rows unlike those of the training.
         """
-        out = np.empty(len(X))
-        _spread(np.ascontiguousarray(X, dtype=np.float32), self.roots, self._nodes, out)
-        return out
+        return self._leaves(X)["threshold"].std(axis=1, dtype=np.float64)
+
+    def _leaves(self, X: npt.NDArray[np.floating]) -> Array:
+        """The leaf of each tree that a row falls into, as ``_NODE``, shape (n, n_trees)."""
+        leaves = np.empty((len(X), len(self.roots)), dtype=_NODE)
+        _find_leaves(np.ascontiguousarray(X, dtype=np.float32), self.roots, self._nodes, leaves)
+        return leaves
 
     def save(self, path: Path) -> None:
         """Write the forest to an ``.npz`` file."""
@@ -180,27 +183,29 @@ def _within(indices: npt.NDArray[np.int32], low: int, high: int) -> bool:
     return bool(((indices >= low) & (indices < high)).all())
 
 
-@numba.njit(inline="always")
-def _leaf(X: Array, row: int, root: int, nodes: Array) -> Any:
-    """The leaf of a tree that a row falls into."""
-    node = root
-    while nodes[node].feature >= 0:
-        goes_left = X[row, nodes[node].feature] <= nodes[node].threshold
-        node = nodes[node].left if goes_left else nodes[node].right
-    return nodes[node]
+@numba.njit(cache=True, nogil=True)
+def _find_leaves(X: Array, roots: Array, nodes: Array, leaves: Array) -> None:
+    # Rows inside, so that a tree stays in the cache.
+    for tree in range(len(roots)):
+        for row in range(len(X)):
+            node = roots[tree]
+            while nodes[node].feature >= 0:
+                goes_left = X[row, nodes[node].feature] <= nodes[node].threshold
+                node = nodes[node].left if goes_left else nodes[node].right
+            leaves[row, tree] = nodes[node]
 
 
 @numba.njit(cache=True, nogil=True)
 def _evaluate(
-    X: Array, q: Array, first: Array, roots: Array, nodes: Array, leaf_ranks: Array, values: Array,
-    value_rows: Array, out: Array,
+    leaves: Array, q: Array, first: Array, leaf_ranks: Array, values: Array, value_rows: Array,
+    out: Array,
 ) -> None:  # fmt: skip
     """Fill ``out`` row by row; only ranks from ``first[row]`` on belong to a row's pool."""
     counts = np.zeros(len(values), dtype=np.int64)
-    for row in range(len(X)):
+    for row in range(len(leaves)):
         low, high, total = len(values), -1, 0
-        for root in roots:
-            leaf = _leaf(X, row, root, nodes)
+        for tree in range(leaves.shape[1]):
+            leaf = leaves[row, tree]
             for rank in leaf_ranks[leaf.left : leaf.right]:
                 if rank >= first[row]:
                     counts[rank] += 1
@@ -215,15 +220,6 @@ def _evaluate(
             histogram_quantiles(values, value_rows, first[row], total, q, out[row])
         else:
             out[row] = np.nan
-
-
-@numba.njit(cache=True, nogil=True)
-def _spread(X: Array, roots: Array, nodes: Array, out: Array) -> None:
-    means = np.empty(len(roots))
-    for row in range(len(X)):
-        for tree, root in enumerate(roots):
-            means[tree] = _leaf(X, row, root, nodes).threshold
-        out[row] = means.std()
 
 
 @numba.njit(cache=True, nogil=True)
