@@ -21,6 +21,7 @@ from chimera_train.traces.store import load_traces
 FILES = {
     "checkpoint",
     "metrics.json",
+    "model_card.md",
     "model.int8.onnx",
     "model.onnx",
     "neighbours.json",
@@ -48,7 +49,7 @@ def test_writes_the_whole_router_and_leaves_nothing_else(
     assert {path.name for path in out.iterdir()} == FILES
     assert [path.name for path in out.parent.iterdir()] == ["router"]
     suffixes = {path.suffix for path in out.rglob("*") if path.is_file()}
-    assert suffixes <= {".json", ".npz", ".onnx", ".safetensors"}  # nothing that unpickles
+    assert suffixes <= {".json", ".md", ".npz", ".onnx", ".safetensors"}  # nothing that unpickles
     assert json.loads((out / "metrics.json").read_text()) == metrics
     assert json.loads((out / "router.json").read_text())["metrics"] == metrics
 
