@@ -128,6 +128,13 @@ class Router:
         self._lock = threading.Lock()
         self._remembered: OrderedDict[bytes, Floats] = OrderedDict()
 
+    def with_calibration(self, calibration: Calibration) -> Self:
+        """The same behind another calibration; it remembers the same texts."""
+        other = type(self)(self.scorer, calibration, reads=self.reads, remembered_texts=self._most)
+        with self._lock:
+            other._remembered.update(self._remembered)
+        return other
+
     def predict(self, texts: Sequence[str]) -> Floats:
         """Calibrated success probability of every model, shape (len(texts), n_models)."""
         return self.calibration.apply(self.logits(texts))

@@ -1,6 +1,7 @@
 """The kinds of routers that need no encoder."""
 
 from chimera_train.errors import DataError
+from chimera_train.predict.calibration import Calibration
 from chimera_train.predict.router import Kind, Router
 from chimera_train.predict.router_scorers import BlendScorer, Scorer
 from chimera_train.router.boosted import fit_boosted
@@ -60,6 +61,8 @@ def term_space(training: RouterData, settings: RouterSettings) -> TermSpace:
 
 def calibrated(scorer: Scorer, validation: RouterData) -> Router:
     """A router of ``scorer`` whose probabilities are calibrated on the validation questions."""
-    logits = scorer.logits(validation.texts)
+    raw = Router(scorer, Calibration.identity(validation.models))
+    logits = raw.logits(validation.texts)
     success, weights = validation.success, validation.weights
-    return Router(scorer, fit_calibration(validation.models, success, logits, weights))
+    # What was computed for the calibration is not computed again for the choice among kinds.
+    return raw.with_calibration(fit_calibration(validation.models, success, logits, weights))

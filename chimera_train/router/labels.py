@@ -36,7 +36,6 @@ SOLVED = 0.5
 # A model's figures mean nothing with fewer solved or fewer unsolved questions than these.
 _MIN_PER_CLASS = {"training": 5, "validation": 2, "holdout": 2}
 
-
 # Keys of a question's metadata that name its category, the first that is there.
 _CATEGORY = ("category", "subject", "type")
 

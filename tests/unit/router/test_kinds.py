@@ -1,5 +1,6 @@
 """Every kind of router on questions whose words decide, and through its files and back."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -129,3 +130,17 @@ def test_success_rates_are_weighed_outcomes() -> None:
     assert rows.weights.tolist() == [1, 2, 3, 1]
     assert single_outcome(training) == [False, True]
     np.testing.assert_allclose(prior_rates(training), [3.5 / 8, 4.5 / 5])
+
+
+def test_texts_of_the_calibration_are_scored_once() -> None:
+    scored: list[str] = []
+
+    class Counting(PriorScorer):
+        def logits(self, texts: Sequence[str]) -> np.ndarray:
+            scored.extend(texts)
+            return super().logits(texts)
+
+    validation = data()
+    router = calibrated(Counting(np.zeros(len(MODELS))), validation)
+    router.predict([*validation.texts, "another"])
+    assert sorted(scored) == sorted([*set(validation.texts), "another"])
