@@ -108,7 +108,7 @@ def fit_and_write(
         metrics["learning_curve"] = learning_curve(parts, choice.kind, settings, output)
     with replaced_directory(out_dir) as staging:
         if network is not None and choice.kind == "encoder":
-            metrics |= network.figures(chosen.calibration, parts.holdout, output)
+            metrics |= network.figures(chosen, parts.holdout, output)
             network.save_checkpoint(staging / CHECKPOINT)
         manifest = write_router(staging, choice.kind, chosen, parts, space, metrics, settings)
         write_text(staging / CARD, router_card(manifest))

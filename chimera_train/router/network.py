@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from chimera_train.output import Output
-from chimera_train.predict.calibration import Calibration
 from chimera_train.predict.router import Router
 from chimera_train.predict.router_scorers import NETWORKS, Floats, NetworkScorer, NetworkSettings
 from chimera_train.pretrained import quiet_transformers
@@ -41,25 +40,22 @@ class FittedNetwork:
         self.trained.model.save_pretrained(directory)
         self.trained.tokenizer.save_pretrained(directory)
 
-    def figures(
-        self, calibration: Calibration, holdout: RouterData, output: Output
-    ) -> dict[str, Any]:
+    def figures(self, router: Router, holdout: RouterData, output: Output) -> dict[str, Any]:
         """How it was trained, and what 8 bits change on the holdout questions.
+
+        ``router`` is that of ``scorer``, which has been asked about them already.
 
         ``int8.agreement`` is the share of questions that are sent to the same model, as a mean over
         all prices of a unit of cost that make a difference. Where 8 bits are what will run and it
         is below 99 %, a warning says so.
         """
         scorer = self.scorer
-        q = {
-            precision: Router(
-                NetworkScorer(
-                    scorer.directory, scorer.settings.model_copy(update={"precision": precision})
-                ),
-                calibration,
-            ).predict(holdout.texts)
-            for precision in NETWORKS
-        }
+        q = {scorer.settings.precision: router.predict(holdout.texts)}
+        for precision in NETWORKS:
+            if precision not in q:
+                other = scorer.settings.model_copy(update={"precision": precision})
+                logits = NetworkScorer(scorer.directory, other).logits(holdout.texts)
+                q[precision] = router.calibration.apply(logits)
         agreement = _agreement(q["fp32"], q["int8"], holdout.cost[1])
         if scorer.settings.precision == "int8" and agreement < _LEAST_AGREEMENT:
             output.warn(
