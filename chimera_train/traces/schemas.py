@@ -56,6 +56,14 @@ SCHEMAS: Mapping[str, pa.Schema] = {
             pa.field("priority", pa.float64()),
             _required("attempt", pa.int32()),
             pa.field("error", pa.string()),
+            pa.field("reasoning_tokens", pa.int64()),  # of output_tokens; null: unknown
+            pa.field("top_p", pa.float64()),
+            pa.field("seed", pa.int64()),  # as sent with the request
+            pa.field("tool", pa.string()),  # null: an LLM call; a tool has no tokens
+            pa.field("branch", pa.int32()),  # which copy of a stage that fans out; else null
+            pa.field("start_ms", pa.float64()),  # since the program's start; null: unknown
+            # The stage_index of every row whose output this one needed; null: the row before it.
+            pa.field("after", pa.list_(pa.int32())),
             pa.field("system_text", pa.string()),  # texts are null under --no-text
             pa.field("user_text", pa.string()),
             pa.field("output_text", pa.string()),

@@ -96,7 +96,7 @@ def read_any(path: Path) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """Completed programs with their stages (in order) and questions."""
+    """Completed programs with their questions and LLM calls (in order; tools are left out)."""
 
     programs: pd.DataFrame
     stages: pd.DataFrame
@@ -121,6 +121,6 @@ def load_traces(directory: Path) -> Traces:
     if programs.empty:
         raise DataError(f"{directory} has no completed program: collect more traces first.")
     stages = read_table(directory, "stages")
-    stages = stages[stages["program_id"].isin(programs["program_id"])]
+    stages = stages[stages["tool"].isna() & stages["program_id"].isin(programs["program_id"])]
     stages = stages.sort_values(["program_id", "stage_index"]).reset_index(drop=True)
     return Traces(programs, stages, read_table(directory, "questions"))
