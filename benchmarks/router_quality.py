@@ -149,11 +149,11 @@ def estimate(values: np.ndarray) -> dict[str, Any]:
 
 def pooled(data: RouterData, scores: np.ndarray) -> dict[str, Any]:
     """What needs no comparison of scores of different folds, or many questions."""
-    pairs = pair_gains(data.models, data.success, scores, data.cost[1])
+    counts = resamples(data.question_ids, RESAMPLES, seed=0)
     return {
         "ap": by_model(data, average_precision(data.success, scores)),
         "ece": calibration_error(data.success, scores),
-        "pairs": pairs,
+        "pairs": pair_gains(data.models, data.success, scores, data.cost[1], counts),
     }
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "read_json",
     "read_json_object",
     "replaced_directory",
+    "require_creatable",
     "sha256",
     "writable",
     "write_json",
@@ -38,15 +39,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     Raises:
         ConfigError: ``path`` is a directory, or the one it is to be in cannot be written.
     """
-    if path.is_dir():
-        raise ConfigError(f"{path} is a directory: give the path of a file to write.")
-    with writable(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(
-            prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent
-        )
-    os.close(handle)
-    temporary = Path(name)
+    temporary = _made_beside(path)
     try:
         yield temporary
         # mkstemp makes the file private; give it the permissions that open() would have given.
@@ -56,6 +49,27 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def require_creatable(path: Path) -> None:
+    """Return if a file can be written at ``path``; makes the directories above it.
+
+    Raises:
+        ConfigError: as ``atomic_path``, before the work whose result is to be written there.
+    """
+    _made_beside(path).unlink()
+
+
+def _made_beside(path: Path) -> Path:
+    if path.is_dir():
+        raise ConfigError(f"{path} is a directory: give the path of a file to write.")
+    with writable(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(
+            prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent
+        )
+    os.close(handle)
+    return Path(name)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from chimera_train.cli.common import JsonOption, TrackOption, tracked
+from chimera_train.cli.common import JsonOption, TrackOption, plot_option, tracked
 from chimera_train.output import Output, table
 
 __all__ = ["register"]
@@ -63,7 +63,7 @@ def calibrate(
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", help="Also draw predicted against measured (PNG)."),
+        plot_option("--plot", "predicted against measured"),
     ] = None,
     track: TrackOption = None,
     json: JsonOption = False,

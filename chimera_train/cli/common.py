@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from chimera_train.files import require_creatable
+
 if TYPE_CHECKING:
     from chimera_train.config import Settings
     from chimera_train.tracking import StageRun
@@ -19,6 +21,7 @@ __all__ = [
     "QuietOption",
     "TracesOption",
     "TrackOption",
+    "plot_option",
     "settings_from",
     "tracked",
 ]
@@ -40,6 +43,17 @@ TrackOption = Annotated[
     str | None,
     typer.Option("--track", help="MLflow store to log settings, figures and models in."),
 ]
+
+
+def plot_option(name: str, what: str) -> Any:
+    """The option of a picture to draw (PNG); a path that cannot be written is refused at once."""
+
+    def checked(path: Path | None) -> Path | None:
+        if path is not None:
+            require_creatable(path)
+        return path
+
+    return typer.Option(name, help=f"Also draw {what} (PNG).", callback=checked)
 
 
 @contextmanager

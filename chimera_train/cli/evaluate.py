@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from chimera_train.cli.common import JsonOption, QuietOption, TracesOption, TrackOption, tracked
+from chimera_train.cli.common import (
+    JsonOption,
+    QuietOption,
+    TracesOption,
+    TrackOption,
+    plot_option,
+    tracked,
+)
 from chimera_train.cli.length_figures import length_summary
 from chimera_train.cli.router_figures import router_summary
 from chimera_train.output import Output
@@ -24,9 +31,7 @@ def register(app: typer.Typer) -> None:
 def length(
     model: Annotated[Path, typer.Option("--model", help="Directory of fit length.")],
     traces: TracesOption,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Also draw the figures (PNG).")
-    ] = None,
+    plot: Annotated[Path | None, plot_option("--plot", "the figures")] = None,
     track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -52,9 +57,7 @@ def length(
 def router(
     router: Annotated[Path, typer.Option("--router", "--model", help="Directory of fit router.")],
     traces: TracesOption,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Also draw the figures (PNG).")
-    ] = None,
+    plot: Annotated[Path | None, plot_option("--plot", "the figures")] = None,
     track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,

@@ -13,6 +13,7 @@ from chimera_train.cli.common import (
     QuietOption,
     TracesOption,
     TrackOption,
+    plot_option,
     settings_from,
     tracked,
 )
@@ -56,11 +57,11 @@ def length(
     ] = False,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", help="Also draw the lengths of each model's programs (PNG)."),
+        plot_option("--plot", "the lengths of each model's programs"),
     ] = None,
     quality_plot: Annotated[
         Path | None,
-        typer.Option("--quality-plot", help="Also draw how well they are predicted (PNG)."),
+        plot_option("--quality-plot", "how well they are predicted"),
     ] = None,
     track: TrackOption = None,
     quiet: QuietOption = False,
@@ -117,7 +118,7 @@ def router(
     ] = None,
     quality_plot: Annotated[
         Path | None,
-        typer.Option("--quality-plot", help="Also draw how good the router is (PNG)."),
+        plot_option("--quality-plot", "how good the router is"),
     ] = None,
     curve: Annotated[
         bool, typer.Option("--curve", help="Also find how many questions are enough.")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from chimera_train.cli.common import JsonOption
+from chimera_train.cli.common import JsonOption, plot_option
 from chimera_train.output import Output, table
 
 __all__ = ["replay"]
@@ -47,9 +47,7 @@ def replay(
         float | None,
         typer.Option("--max-mape", min=0, help="Exit with 5 if the MAPE of E2E is above this (%)."),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Also draw predicted against measured (PNG).")
-    ] = None,
+    plot: Annotated[Path | None, plot_option("--plot", "predicted against measured")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Replay recorded requests on one simulated engine, predicted beside measured."""

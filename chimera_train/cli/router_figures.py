@@ -25,6 +25,8 @@ def router_summary(metrics: Mapping[str, Any]) -> list[Any]:
     summary += ["", *_models(metrics)]
     if metrics["routing"]["levels"]:
         summary += ["", *_levels(metrics["routing"])]
+    if len(metrics["routing"]["pairs"]) > 1:
+        summary += ["", *_pairs(metrics["routing"]["pairs"])]
     if "noise_ceiling" in metrics:
         summary += ["", _ceiling(metrics["noise_ceiling"])]
     if "per_category" in metrics:
@@ -94,6 +96,14 @@ def _levels(routing: Mapping[str, Any]) -> list[Any]:
     return [
         "accuracy by mean cost, from the cheapest to the most accurate model",
         table(["of the way", f"cost ({unit})", "mixed at random", "routed", "oracle"], rows),
+    ]
+
+
+def _pairs(pairs: Sequence[Mapping[str, Any]]) -> list[Any]:
+    rows = [[of["cheap"], of["dear"], _with_ci(of["gain"], of["ci"])] for of in pairs]
+    return [
+        "choosing between two models only",
+        table(["cheaper", "dearer", "routing gain"], rows),
     ]
 
 

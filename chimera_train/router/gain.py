@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chimera_train.router.metrics import interval
+
 __all__ = [
     "Curves",
     "pair_gains",
@@ -97,16 +99,21 @@ def resampled_gain(success: Array, confidence: Array, cost: Array, counts: Array
 
 
 def pair_gains(
-    models: Sequence[str], success: Array, confidence: Array, cost: Array
+    models: Sequence[str], success: Array, confidence: Array, cost: Array, counts: Array
 ) -> list[dict[str, Any]]:
-    """The gain of choosing between two models only, for every pair with something to trade."""
+    """The gain of choosing between two models only, for every pair with something to trade.
+
+    ``ci`` is its 95 % interval, from rows that count ``counts`` (resamples, n) times.
+    """
     pairs = []
     for pair in combinations(np.argsort(cost, kind="stable"), 2):
         columns = list(pair)
-        gain = routing_gain(success[:, columns], confidence[:, columns], cost[columns])
+        of_pair = success[:, columns], confidence[:, columns], cost[columns]
+        gain = routing_gain(*of_pair)
         if gain is not None:
             cheap, dear = (models[m] for m in columns)
-            pairs.append({"cheap": cheap, "dear": dear, "gain": gain})
+            ci = interval(resampled_gain(*of_pair, counts))
+            pairs.append({"cheap": cheap, "dear": dear, "gain": gain, "ci": ci})
     return pairs
 
 

@@ -52,9 +52,9 @@ def judge(
       mean ``confidence``, share of ``success``, and how many ``questions``.
     - ``routing_gain``: ``gain.routing_gain``. ``routing``: its ``ci``; on how many ``questions``,
       those that every model tried; ``cost`` by model and its ``unit``; the gain of the
-      ``baselines``, and of every pair of models (``pairs``); accuracy ``routed``, ``mixed`` at
-      random and of an ``oracle`` at the ``levels`` 25, 50 and 75 % of the way in mean cost from
-      the cheapest to the most accurate model, and along the whole ``curve``.
+      ``baselines``, and with its ``ci`` that of every pair of models (``pairs``); accuracy
+      ``routed``, ``mixed`` at random and of an ``oracle`` at the ``levels`` 25, 50 and 75 % of the
+      way in mean cost from the cheapest to the most accurate model, and along the whole ``curve``.
     - ``baselines``: the macro mAP of the others; ``differences`` from them of ``map_macro`` and
       ``routing_gain``, with the interval of the same resamples.
     - ``noise_ceiling``, where questions were sampled more than once: the macro mAP of one half of
@@ -89,7 +89,7 @@ def judge(
         "routing": {
             "ci": interval(ours.gains),
             "baselines": {name: of.gain for name, of in judged.items()},
-            **_routing(holdout, scores, ours.curves),
+            **_routing(holdout, scores, ours.curves, counts),
         },
         "baselines": {name: of.map_macro for name, of in judged.items()},
         "differences": {name: _differences(ours, of) for name, of in judged.items()},
@@ -181,7 +181,9 @@ def _calibration(holdout: RouterData, calibrated: Array, raw: Array) -> dict[str
     }
 
 
-def _routing(holdout: RouterData, scores: Array, curves: Curves | None) -> dict[str, Any]:
+def _routing(
+    holdout: RouterData, scores: Array, curves: Curves | None, counts: Array
+) -> dict[str, Any]:
     unit, cost = holdout.cost
     points = [] if curves is None else [curves.at(share) for share in _CURVE]
     return {
@@ -191,7 +193,7 @@ def _routing(holdout: RouterData, scores: Array, curves: Curves | None) -> dict[
             model: None if np.isnan(of_model) else float(of_model)
             for model, of_model in zip(holdout.models, cost, strict=True)
         },
-        "pairs": pair_gains(holdout.models, holdout.success, scores, cost),
+        "pairs": pair_gains(holdout.models, holdout.success, scores, cost, counts),
         "levels": {} if curves is None else {f"{s:g}": curves.at(s) for s in _LEVELS},
         "curve": {name: [point[name] for point in points] for name in (points or [{}])[0]},
     }

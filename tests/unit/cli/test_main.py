@@ -63,6 +63,12 @@ def test_a_known_error_is_one_sentence_and_its_exit_code():
     assert result.stderr == "error: no-such-pool.yaml does not exist.\n"
 
 
+def test_a_plot_that_cannot_be_written_is_refused_before_the_work(tmp_path):
+    result = run("fit", "router", "--traces", "none", "--out", "r", "--quality-plot", str(tmp_path))
+    assert result.returncode == 2
+    assert result.stderr == f"error: {tmp_path} is a directory: give the path of a file to write.\n"
+
+
 def test_debug_shows_where_an_error_came_from():
     result = run("--debug", "pool", "check", "no-such-pool.yaml")
     assert result.returncode != 0

@@ -87,11 +87,13 @@ def test_a_resample_counts_questions_as_often() -> None:
 
 def test_every_pair_with_something_to_trade_from_cheap_to_dear() -> None:
     success = np.column_stack([SUCCESS[:, 1], SUCCESS[:, 0], np.zeros(5)])
-    pairs = pair_gains(("dear", "cheap", "useless"), success, success, np.array([3.0, 1.0, 2.0]))
+    cost, counts = np.array([3.0, 1.0, 2.0]), np.ones((4, 5))
+    pairs = pair_gains(("dear", "cheap", "useless"), success, success, cost, counts)
     # Nothing is to be traded between cheap and useless, which costs more and solves less.
     found = [(pair["cheap"], pair["dear"]) for pair in pairs]
     assert found == [("cheap", "dear"), ("useless", "dear")]
     assert [pair["gain"] for pair in pairs] == pytest.approx([1, 1])
+    assert [pair["ci"] for pair in pairs] == [pytest.approx([1, 1])] * 2
 
 
 def test_choices_are_those_of_the_definition() -> None:

@@ -96,6 +96,7 @@ def test_routing_is_between_mixing_and_oracle_by_levels_and_pairs() -> None:
     assert routing["levels"]["0.5"]["cost"] == 2.5
     for level in routing["levels"].values():
         assert level["mixed"] < level["routed"] < level["oracle"]
+    assert all(pair["ci"][0] < pair["gain"] < pair["ci"][1] for pair in routing["pairs"])
     assert {(pair["cheap"], pair["dear"]) for pair in routing["pairs"]} <= {
         ("cheap", "middle"),
         ("cheap", "dear"),
