@@ -25,11 +25,11 @@ import numpy as np
 import uvicorn
 
 from chimera_train.predict.router_text import Reads
+from chimera_train.relay.server import bind
 from chimera_train.runtime.app import create_app
 from chimera_train.runtime.engines import Endpoint
 from chimera_train.runtime.gateway import Gateway
 from chimera_train.runtime.predictions import Predictors
-from chimera_train.runtime.server import bind
 from chimera_train.runtime.settings import GatewaySettings
 from chimera_train.scheduling.model import EngineProfile
 from chimera_train.scheduling.policy import Chimera

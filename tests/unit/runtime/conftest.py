@@ -18,11 +18,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from chimera_train.predict.features import StageRequest
+from chimera_train.relay.server import bind
 from chimera_train.runtime.app import create_app
 from chimera_train.runtime.engines import Endpoint
 from chimera_train.runtime.gateway import Gateway
 from chimera_train.runtime.predictions import Predictors
-from chimera_train.runtime.server import bind
 from chimera_train.runtime.settings import GatewaySettings
 from chimera_train.scheduling.model import EngineProfile
 from chimera_train.scheduling.policy import Chimera, PolicySettings
