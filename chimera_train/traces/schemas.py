@@ -35,6 +35,8 @@ SCHEMAS: Mapping[str, pa.Schema] = {
             pa.field("score", pa.float64()),  # 0..1; null: not graded
             pa.field("correct", pa.bool_()),
             pa.field("error", pa.string()),  # null: completed
+            # How often it was begun: more than once where its engine was lost. Null: unknown.
+            pa.field("attempts", pa.int32()),
         ]
     ),
     "stages": pa.schema(

@@ -1,8 +1,9 @@
 """Reading and writing trace tables as Parquet (zstd) with a schema version."""
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +19,38 @@ from chimera_train.traces.schemas import SCHEMA_VERSION, SCHEMAS
 __all__ = ["Traces", "load_traces", "read_any", "read_table", "write_table"]
 
 _VERSION_KEY = b"schema_version"
+# Of rows in memory at once: some hundred megabytes with long texts.
+_ROW_GROUP = 10_000
 
 
 def write_table(directory: Path, name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
     """Write ``rows`` as table ``name`` (a key of ``SCHEMAS``) into ``directory``, atomically.
 
-    Absent columns become null. Raises ``DataError`` if a row does not fit the schema.
+    Absent columns become null. ``rows`` may be more than fit into memory. Raises ``DataError`` if a
+    row does not fit the schema.
     """
     schema = SCHEMAS[name].with_metadata({_VERSION_KEY: str(SCHEMA_VERSION).encode()})
+    path = directory / f"{name}.parquet"
+    with (
+        atomic_path(path) as temporary,
+        pq.ParquetWriter(temporary, schema, compression="zstd") as writer,
+    ):
+        batches = iter(rows)
+        while batch := list(islice(batches, _ROW_GROUP)):
+            writer.write_table(_checked(name, batch, schema))
+    return path
+
+
+def _checked(name: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
     try:
         data = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
         data.validate(full=True)
-        for field in schema:
-            if not field.nullable and data[field.name].null_count:
-                raise DataError(f"Table '{name}': column '{field.name}' has empty values.")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise DataError(f"Table '{name}' does not fit its schema: {error}.") from error
-    path = directory / f"{name}.parquet"
-    with atomic_path(path) as temporary:
-        pq.write_table(data, temporary, compression="zstd")
-    return path
+    for field in schema:
+        if not field.nullable and data[field.name].null_count:
+            raise DataError(f"Table '{name}': column '{field.name}' has empty values.")
+    return data
 
 
 def read_table(directory: Path, name: str) -> pd.DataFrame:

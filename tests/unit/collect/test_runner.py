@@ -6,8 +6,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from chimera_train.collect import runner
-from chimera_train.collect.runner import ProgramResult, open_endpoint, request_seed, run_program
+from chimera_train.collect import request
+from chimera_train.collect.request import open_endpoint
+from chimera_train.collect.runner import ProgramResult, Sampling, request_seed, run_program
 from chimera_train.tasks.model import Question
 from chimera_train.workflows.model import Workflow
 
@@ -16,13 +17,18 @@ QUESTION = Question("q1", "numbers", "What is {1}?", "1")
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_RETRY_PAUSE_S", 0.0)
+    monkeypatch.setattr(request, "_RETRY_PAUSE_S", 0.0)
 
 
-async def run(engine: Any, workflow: Workflow, **settings: Any) -> ProgramResult:
-    settings = {"program_id": "p1", "sample": 0, "seed": 7, "temperature": 0.5, **settings}
+SAMPLING = Sampling(seed=7, temperature=0.5)
+
+
+async def run(
+    engine: Any, workflow: Workflow, sampling: Sampling = SAMPLING, **settings: Any
+) -> ProgramResult:
+    settings = {"program_id": "p1", "sample": 0, **settings}
     async with open_endpoint(engine.base_url, "fake") as endpoint:
-        return await run_program(endpoint, workflow, QUESTION, **settings)
+        return await run_program(endpoint, workflow, QUESTION, sampling, **settings)
 
 
 def dag(*stages: tuple[str, list[str]], answer: str = "d") -> Workflow:
@@ -165,9 +171,9 @@ async def test_a_dropped_connection_is_tried_again_and_counted(engine: Any) -> N
 async def test_a_connection_that_always_drops_is_an_error(engine: Any) -> None:
     engine.mishap = lambda _: "drop"
     result = await run(engine, dag(("d", [])))
-    assert len(engine.bodies) == runner._MAX_ATTEMPTS
+    assert len(engine.bodies) == request._MAX_ATTEMPTS
     assert "connection" in str(result.error)
-    assert result.stages[0].attempt == runner._MAX_ATTEMPTS
+    assert result.stages[0].attempt == request._MAX_ATTEMPTS
 
 
 async def test_nothing_is_tried_again_after_the_first_token(engine: Any) -> None:
@@ -225,7 +231,7 @@ async def test_nothing_is_sent_after_a_failed_stage(engine: Any) -> None:
 async def test_nothing_listens(workflow: Workflow) -> None:
     async with open_endpoint("http://127.0.0.1:9/v1", "fake") as endpoint:
         result = await run_program(
-            endpoint, workflow, QUESTION, program_id="p", sample=0, seed=0, temperature=0
+            endpoint, workflow, QUESTION, SAMPLING, program_id="p", sample=0
         )
     assert "connection" in str(result.error)
     assert result.stages[0].ttft_ms is None
@@ -236,7 +242,7 @@ async def test_a_silent_endpoint_is_not_asked_twice(engine: Any, workflow: Workf
     async with open_endpoint(engine.base_url, "fake") as endpoint:
         endpoint.client.timeout = httpx2.Timeout(0.2)
         result = await run_program(
-            endpoint, workflow, QUESTION, program_id="p", sample=0, seed=0, temperature=0
+            endpoint, workflow, QUESTION, SAMPLING, program_id="p", sample=0
         )
     assert len(engine.bodies) == 1
     assert result.error is not None

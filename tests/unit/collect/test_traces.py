@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from chimera_train.collect import traces
+from chimera_train.collect import crew
 from chimera_train.collect.jobs import CollectSettings
 from chimera_train.collect.traces import CollectResult, collect_traces
 from chimera_train.errors import ChimeraError, ConfigError, EngineError
@@ -32,7 +32,7 @@ TABLES = ("programs", "stages", "questions")
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "_PAUSE_AFTER_FAILURE_S", 0.0)
+    monkeypatch.setattr(crew, "_PAUSE_AFTER_FAILURE_S", 0.0)
 
 
 class Rig:
