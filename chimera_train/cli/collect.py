@@ -16,6 +16,7 @@ from chimera_train.cli.common import (
     tracked,
 )
 from chimera_train.cli.import_steps import import_steps
+from chimera_train.cli.record import record
 from chimera_train.output import Output, table
 
 __all__ = ["register"]
@@ -29,6 +30,7 @@ def register(app: typer.Typer) -> None:
     group.command()(traces)
     group.command()(steps)
     group.command()(import_steps)
+    group.command()(record)
     app.add_typer(group, name="collect")
 
 

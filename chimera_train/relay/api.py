@@ -10,7 +10,10 @@ from typing import Any
 
 from chimera_train.errors import ChimeraError
 
-__all__ = ["KINDS", "ApiError", "Call", "CallKind", "no_such_model", "parse_call", "upstream_body"]
+__all__ = [
+    "KINDS", "ApiError", "Call", "CallKind", "no_such_model", "parse_call", "question_text",
+    "read_object", "upstream_body",
+]  # fmt: skip
 
 _IDENTITY = ("program_id", "workflow", "stage", "question_id", "task")
 _MAX_IDENTITY_CHARS = 256
@@ -111,7 +114,7 @@ def parse_call(kind: CallKind, raw: bytes, headers: Mapping[str, str]) -> Call:
     Raises:
         ApiError: 400, the request is malformed.
     """
-    body = _parse_json(raw)
+    body = read_object(raw)
     stream = _optional(body, "stream", bool, False)
     options = _optional(body, "stream_options", dict, {})
     if options and not stream:
@@ -143,6 +146,29 @@ def parse_call(kind: CallKind, raw: bytes, headers: Mapping[str, str]) -> Call:
     )
 
 
+def read_object(raw: bytes) -> dict[str, Any]:
+    """A request body that is a JSON object.
+
+    Raises:
+        ApiError: 400, it is not.
+    """
+    try:
+        body = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"The request body is not valid JSON: {error}.") from error
+    if not isinstance(body, dict):
+        raise ApiError(400, "The request body must be a JSON object.")
+    return body
+
+
+def question_text(call: Call) -> str:
+    """What a program's first request asks: its last user message, or all that is not system's."""
+    for message in reversed(call.body.get("messages", ())):
+        if message.get("role") == "user":
+            return "\n".join(_texts(message.get("content")))
+    return call.user_text
+
+
 def no_such_model(name: str, serves: str) -> ApiError:
     """The answer to a request for a model that is not one of those in the words ``serves``."""
     return ApiError(
@@ -171,16 +197,6 @@ def upstream_body(call: Call, model: str, priority: int | None) -> bytes:
     if priority is not None:
         body["priority"] = priority
     return json.dumps(body, separators=(",", ":")).encode()
-
-
-def _parse_json(raw: bytes) -> dict[str, Any]:
-    try:
-        body = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"The request body is not valid JSON: {error}.") from error
-    if not isinstance(body, dict):
-        raise ApiError(400, "The request body must be a JSON object.")
-    return body
 
 
 def _refuse_constant(name: str) -> None:

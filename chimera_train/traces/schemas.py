@@ -61,6 +61,7 @@ SCHEMAS: Mapping[str, pa.Schema] = {
             pa.field("reasoning_tokens", pa.int64()),  # of output_tokens; null: unknown
             pa.field("top_p", pa.float64()),
             pa.field("seed", pa.int64()),  # as sent with the request
+            pa.field("model", pa.string()),  # null: the program's
             pa.field("tool", pa.string()),  # null: an LLM call; a tool has no tokens
             pa.field("branch", pa.int32()),  # which copy of a stage that fans out; else null
             pa.field("start_ms", pa.float64()),  # since the program's start; null: unknown
