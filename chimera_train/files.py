@@ -192,10 +192,11 @@ class JsonLines:
         Raises:
             DataError: as ``read_json_lines``.
         """
-        end = 0
+        whole = 0
         for line, end in _lines(self.path):
             yield line
-        self._truncate(end)
+            whole = end
+        self._truncate(whole)
 
     def append(self, *values: Any) -> list[int]:
         """Add a line for each value; returns their first bytes once they are on the disk.

@@ -78,7 +78,10 @@ async def run_jobs(
     are stored while the next programs run already, but never many behind.
 
     Args:
-        jobs, engines, workflow, settings: what to run, where and how.
+        jobs: the programs.
+        engines: where they may run.
+        workflow: what a program is.
+        settings: how many at a time, and how requests are sampled.
         tools: every tool that the workflow names.
         store: keeps a finished program.
         stored: told of every program once it is kept, in the event loop.

@@ -150,10 +150,13 @@ def write_data_set(
     stored: Stored | Journal,
     wanted: Sequence[str],
     n_questions: int,
+    *,
+    is_whole: bool = True,
 ) -> Counts:
     """Write the programs of a journal in the order of ``wanted`` (their ids); provenance last.
 
-    The table of questions is there already.
+    The table of questions is there already. Without ``is_whole``, more than ``wanted`` belongs to
+    the data set.
 
     Raises:
         ChimeraError: the disk is full or fails; the tables of before stay.
@@ -169,7 +172,7 @@ def write_data_set(
             out / provenance.FILE_NAME,
             {
                 "schema_version": SCHEMA_VERSION,
-                "status": "complete" if completed == len(wanted) else "partial",
+                "status": "complete" if is_whole and completed == len(wanted) else "partial",
                 "settings": settings,
                 "counts": {
                     "programs": counts.programs,

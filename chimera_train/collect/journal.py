@@ -140,8 +140,8 @@ class Journal:
         self._lines.append({"ended": dict(facts)})
         self.runs[-1] |= facts
 
-    def append(self, entry: Mapping[str, Any]) -> None:
-        """Store one piece, unless ``seal`` was called; returns once it is on the disk.
+    def append(self, *entries: Mapping[str, Any]) -> None:
+        """Store pieces, unless ``seal`` was called; returns once they are on the disk.
 
         Thread-safe.
 
@@ -151,10 +151,11 @@ class Journal:
         with self._lock:
             if self._is_sealed:
                 return
-            starts = self._lines.append(*self._pending, dict(entry))
+            starts = self._lines.append(*self._pending, *map(dict, entries))
             self.runs += [line["run"] for line in self._pending if "run" in line]
             self._pending.clear()
-            self.entries.note(starts[-1], entry)
+            for start, entry in zip(starts[len(starts) - len(entries) :], entries, strict=True):
+                self.entries.note(start, entry)
 
     def seal(self) -> None:
         """Store no further piece; returns once one that is being stored is on the disk.

@@ -100,7 +100,7 @@ class StageResult(Call):
         attempt: 1 for the first; more when a connection failed before the first token, or the
             request was refused.
         error: None when the reply is whole.
-        is_lost: whether the connection failed.
+        is_lost: whether the connection failed, in another way than by taking too long.
     """
 
     tool: str | None = None
@@ -127,8 +127,7 @@ async def ask(
     ``program_start`` is of ``time.perf_counter``.
     """
     gate = endpoint.gate
-    first_refused: float | None = None
-    attempt = 1
+    attempt, first = 1, time.monotonic()
     while True:
         passage: AbstractAsyncContextManager[None] = gate.passage() if gate else nullcontext()
         async with passage:
@@ -136,18 +135,9 @@ async def ask(
             failure = await _send(endpoint, call, headers, reply)
             if gate is not None and failure is None:
                 gate.accepted()
-        now = time.monotonic()
-        if gate is not None and failure is not None and failure.status in _REFUSALS:
-            first_refused = now if first_refused is None else first_refused
-            pause_s = gate.refused(now - ms_since(reply.start) / 1000, failure.wait_s)
-            if now + pause_s - first_refused < _PATIENCE_S:
-                attempt += 1
-                continue
-        elif failure is not None and failure.is_lost and not failure.is_timeout:
-            if attempt < _MAX_ATTEMPTS and reply.ttft_ms is None:
-                await asyncio.sleep(_RETRY_PAUSE_S * attempt)
-                attempt += 1
-                continue
+        if failure is not None and await _again(gate, reply, failure, attempt, first):
+            attempt += 1
+            continue
         thought, text = reply.texts()
         return StageResult(
             **asdict(call),
@@ -163,8 +153,22 @@ async def ask(
             e2e_ms=ms_since(reply.start),
             attempt=attempt,
             error=None if failure is None else failure.message,
-            is_lost=failure is not None and failure.is_lost and not failure.is_timeout,
+            is_lost=failure is not None and failure.is_lost,
         )
+
+
+async def _again(
+    gate: Gate | None, reply: "_Reply", failure: "_Failure", attempt: int, first: float
+) -> bool:
+    """Whether a request that was first sent at ``first`` is to be sent again; waits for that."""
+    if gate is not None and failure.status in _REFUSALS:
+        now = time.monotonic()
+        pause_s = gate.refused(now - ms_since(reply.start) / 1000, failure.wait_s)
+        return now + pause_s - first < _PATIENCE_S
+    if not failure.is_lost or attempt == _MAX_ATTEMPTS or reply.ttft_ms is not None:
+        return False
+    await asyncio.sleep(_RETRY_PAUSE_S * attempt)
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +177,6 @@ class _Failure:
     status: int | None = None
     wait_s: float | None = None
     is_lost: bool = False
-    is_timeout: bool = False
 
 
 async def _send(
@@ -205,7 +208,8 @@ async def _send(
         return None if problem is None else _Failure(problem)
     except (openai.APIConnectionError, httpx2.TransportError) as failure:
         message = f"connection failed: {failure.__cause__ or failure!r}"
-        return _Failure(message, is_lost=True, is_timeout=_is_timeout(failure))
+        # Where the endpoint was reached but kept silent, trying again would double the work.
+        return _Failure(message, is_lost=not _is_timeout(failure))
     except openai.APIStatusError as failure:
         body = failure.body
         said = body.get("message") if isinstance(body, dict) else None
@@ -288,6 +292,6 @@ def ms_since(start: float) -> float:
 
 
 def _is_timeout(failure: Exception) -> bool:
-    """Whether the endpoint was reached but kept silent: trying again would double the work."""
+    """Whether the endpoint was reached but kept silent."""
     unreached = isinstance(failure.__cause__ or failure, httpx2.ConnectTimeout)
     return not unreached and isinstance(failure, openai.APITimeoutError | httpx2.TimeoutException)

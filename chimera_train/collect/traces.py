@@ -142,7 +142,7 @@ def _tools(workflow: Workflow, task: Task) -> dict[str, Tool]:
     Raises:
         ConfigError: the task does not have it.
     """
-    tools = {}
+    tools: dict[str, Tool] = {}
     for stage in workflow.stages:
         if stage.tool is None:
             continue

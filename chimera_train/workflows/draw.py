@@ -1,5 +1,7 @@
 """A workflow as a picture: Mermaid for documents, plain text for terminals."""
 
+import html
+
 from chimera_train.workflows.model import Items, Stage, Workflow
 
 __all__ = ["mermaid", "plain"]
@@ -11,18 +13,20 @@ def mermaid(workflow: Workflow) -> str:
     A stage that fans out is a stack, a tool a hexagon, a stage whose output may be the answer has a
     thick border. Edges are dependencies, dotted where they only decide whether the stage runs.
     """
+    # Numbers, since Mermaid has words of its own, such as "end".
+    nodes = {stage.id: f"s{number}" for number, stage in enumerate(workflow.stages, start=1)}
     lines = ["flowchart TD", '    question(["question"])']
-    lines += [f"    {_node(stage)}" for stage in workflow.stages]
+    lines += [f"    {nodes[stage.id]}{_box(stage)}" for stage in workflow.stages]
     for stage in workflow.stages:
-        when = stage.when
+        node, when = nodes[stage.id], stage.when
         for name in stage.depends_on:
             label = f"|{when.verdict}|" if when is not None and when.stage == name else ""
-            lines.append(f"    {name} -->{label} {stage.id}")
+            lines.append(f"    {nodes[name]} -->{label} {node}")
         if when is not None and when.stage not in stage.depends_on:
-            lines.append(f"    {when.stage} -.->|{when.verdict}| {stage.id}")
+            lines.append(f"    {nodes[when.stage]} -.->|{when.verdict}| {node}")
         if not stage.depends_on:
-            lines.append(f"    question --> {stage.id}")
-    lines += [f"    style {name} stroke-width:3px" for name in workflow.answer]
+            lines.append(f"    question --> {node}")
+    lines += [f"    style {nodes[name]} stroke-width:3px" for name in workflow.answer]
     return "\n".join(lines) + "\n"
 
 
@@ -39,10 +43,10 @@ def plain(workflow: Workflow) -> str:
     return "\n".join(lines)
 
 
-def _node(stage: Stage) -> str:
+def _box(stage: Stage) -> str:
     opening, closing = ("{{", "}}") if stage.tool else ("[[", "]]") if stage.fan_out else ("[", "]")
-    label = "<br/>".join([stage.id, *_facts(stage)])
-    return f'{stage.id}{opening}"{label}"{closing}'
+    label = "<br/>".join(html.escape(fact) for fact in [stage.id, *_facts(stage)])
+    return f'{opening}"{label}"{closing}'
 
 
 def _facts(stage: Stage) -> list[str]:

@@ -6,6 +6,7 @@ braces in a question or an answer are harmless. A stage that fans out over the i
 each of them as ``{item}``.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -18,7 +19,9 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from chimera_train.config import Settings, load_yaml
 from chimera_train.errors import ConfigError
 
-__all__ = ["Items", "Stage", "When", "Workflow", "load_workflow", "render", "verdict"]
+__all__ = [
+    "Items", "Stage", "When", "Workflow", "load_workflow", "render", "schema_text", "verdict",
+]  # fmt: skip
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _VERDICT = re.compile(r"\b(accept|reject)(?:s|ed)?\b", re.IGNORECASE)
@@ -207,3 +210,13 @@ def load_workflow(name_or_path: str) -> Workflow:
             f"Unknown workflow '{name_or_path}': use one of {names}, or the path of a YAML file."
         )
     return load_yaml(path, Workflow)
+
+
+def schema_text() -> str:
+    """The JSON schema of a workflow file, as indented JSON.
+
+    It tells keys and types; that stages form a DAG, and texts name what is upstream, only loading
+    can tell.
+    """
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return json.dumps({**schema, **Workflow.model_json_schema()}, indent=2) + "\n"

@@ -47,7 +47,9 @@ def test_ids_do_not_depend_on_what_else_is_collected(task: Any, workflow: Workfl
     [{"seed": 1}, {"temperature": 0.6}, {"top_p": 0.9}, {"max_tokens": 9}],
     ids=lambda change: next(iter(change)),
 )
-def test_ids_depend_on_what_requests_are_sampled_by(task: Any, workflow: Workflow, change: Any) -> None:
+def test_ids_depend_on_what_requests_are_sampled_by(
+    task: Any, workflow: Workflow, change: Any
+) -> None:
     ids = {job.program_id for job in plan(task, workflow)}
     assert ids.isdisjoint(job.program_id for job in plan(task, workflow, **change))
 

@@ -230,9 +230,7 @@ async def test_nothing_is_sent_after_a_failed_stage(engine: Any) -> None:
 
 async def test_nothing_listens(workflow: Workflow) -> None:
     async with open_endpoint("http://127.0.0.1:9/v1", "fake") as endpoint:
-        result = await run_program(
-            endpoint, workflow, QUESTION, SAMPLING, program_id="p", sample=0
-        )
+        result = await run_program(endpoint, workflow, QUESTION, SAMPLING, program_id="p", sample=0)
     assert "connection" in str(result.error)
     assert result.stages[0].ttft_ms is None
 
@@ -241,8 +239,6 @@ async def test_a_silent_endpoint_is_not_asked_twice(engine: Any, workflow: Workf
     engine.delay_s = 5.0
     async with open_endpoint(engine.base_url, "fake") as endpoint:
         endpoint.client.timeout = httpx2.Timeout(0.2)
-        result = await run_program(
-            endpoint, workflow, QUESTION, SAMPLING, program_id="p", sample=0
-        )
+        result = await run_program(endpoint, workflow, QUESTION, SAMPLING, program_id="p", sample=0)
     assert len(engine.bodies) == 1
     assert result.error is not None

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from chimera_train.collect import crew
+from chimera_train.collect import crew, station
 from chimera_train.collect.jobs import CollectSettings
 from chimera_train.collect.traces import CollectResult, collect_traces
 from chimera_train.errors import ChimeraError, ConfigError, EngineError
@@ -26,13 +26,14 @@ from chimera_train.workflows.model import Workflow
 
 STUB = Path(__file__).parent / "stub"
 # What differs from run to run; everything else must not.
-TIMES = ["started_at", "program_latency_ms", "queue_ms", "ttft_ms", "e2e_ms"]
+TIMES = ["started_at", "program_latency_ms", "queue_ms", "start_ms", "ttft_ms", "e2e_ms"]
 TABLES = ("programs", "stages", "questions")
 
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "_PAUSE_AFTER_FAILURE_S", 0.0)
+    monkeypatch.setattr(station, "_POLL_S", 0.01)
 
 
 class Rig:
@@ -260,26 +261,43 @@ def dying_pool(tmp_path: Path, answers: int) -> Pool:
     return Pool(engines=[EngineSpec(name="mortal", model=str(model), launch=Launch(env=env))])
 
 
-def test_an_engine_that_dies_while_serving(rig: Rig, tmp_path: Path) -> None:
-    rig.pool = dying_pool(tmp_path, answers=7)
+def test_an_engine_that_dies_is_started_again(
+    rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rig.workflow = Workflow(name="direct", stages=[rig.workflow.stages[0]], answer=["solve"])
     out = tmp_path / "out"
-    with pytest.raises(EngineError, match=r"(?s)'mortal' ended by SIGKILL.*imaginary memory"):
-        rig.collect(out, limit=12)
+    rig.pool = dying_pool(tmp_path, answers=7)
+    result = rig.collect(out, limit=12, concurrency=1)
+    assert (result.programs, result.failed) == (12, 0)
     programs = read_table(out, "programs")
-    assert 0 < len(programs) <= 7
-    assert programs["error"].isna().all()
-    assert read_json(out / "provenance.json")["status"] == "partial"
+    assert programs["program_id"].is_unique
+    assert list(programs["attempts"]) == [1] * 7 + [2] + [1] * 4
+    assert set(read_table(out, "stages")["attempt"]) == {1}
+    said = unfolded(capsys.readouterr().err)
+    assert "Engine 'mortal' ended by SIGKILL (out of memory?)." in said
+    assert "It is started again." in said
+    assert "out of imaginary memory" in (out / "logs" / "mortal.1.log").read_text()
+
+
+def test_an_engine_that_does_not_stay_is_given_up(rig: Rig, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    rig.pool = dying_pool(tmp_path, answers=0)
+    words = r"(?s)'mortal' ended by SIGKILL.*imaginary memory.*lost 4 times without finishing"
+    with pytest.raises(EngineError, match=words):
+        rig.collect(out, limit=12)
+    assert not (out / "journal.jsonl").exists()
 
     rig.pool = dying_pool(tmp_path, answers=100)
     result = rig.collect(out, limit=12)
-    assert (result.programs, result.failed, result.resumed) == (12, 0, len(programs))
+    assert (result.programs, result.failed, result.resumed) == (12, 0, 0)
 
 
 def test_an_attached_engine_that_goes_away(
     rig: Rig, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.mishap = lambda _: "drop" if len(engine.bodies) > 5 else None
+
+    monkeypatch.setattr(station, "_PATIENCE_S", 0.0)
 
     def gone(base_url: str, name: str) -> None:
         raise EngineError(f"Engine '{name}' cannot be reached at {base_url}")
