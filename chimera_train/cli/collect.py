@@ -15,6 +15,7 @@ from chimera_train.cli.common import (
     settings_from,
     tracked,
 )
+from chimera_train.cli.import_programs import import_programs
 from chimera_train.cli.import_steps import import_steps
 from chimera_train.output import Output, table
 
@@ -28,6 +29,7 @@ def register(app: typer.Typer) -> None:
     )
     group.command()(traces)
     group.command()(steps)
+    group.command("import")(import_programs)
     group.command()(import_steps)
     app.add_typer(group, name="collect")
 
