@@ -19,7 +19,7 @@ MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError
 
 
 def json_values(
-    paths: Sequence[Path], report: Report, *, lines_only: bool = False
+    files: Sequence[str], report: Report, *, lines_only: bool = False
 ) -> Iterator[tuple[str, Any]]:
     """The values of the files and their places; each counts as a row that was read.
 
@@ -29,7 +29,8 @@ def json_values(
     Raises:
         DataError: a file cannot be read, or its compression is damaged.
     """
-    for path in paths:
+    for name in files:
+        path = Path(name)
         try:
             with _opened(path) as file:
                 first = next((line for line in file if line.strip()), b"").strip()
@@ -74,23 +75,23 @@ def _lines(path: Path, file: IO[bytes], report: Report) -> Iterator[tuple[str, A
         if not line.strip():
             continue
         report.read += 1
-        place = f"{path.name}:{number}"
+        place = f"{path}:{number}"
         value = _parse(line, place, report)
         if value is not None:
             yield place, value
 
 
 def _document(path: Path, content: bytes, report: Report) -> Iterator[tuple[str, Any]]:
-    value = _parse(content, path.name, report)
+    value = _parse(content, str(path), report)
     if value is None:
         report.read += 1
     elif isinstance(value, list):
         for index, item in enumerate(value, start=1):
             report.read += 1
-            yield f"{path.name}, item {index}", item
+            yield f"{path}, item {index}", item
     else:
         report.read += 1
-        yield path.name, value
+        yield str(path), value
 
 
 def _parse(content: bytes, place: str, report: Report) -> Any:

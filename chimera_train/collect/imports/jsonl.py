@@ -5,7 +5,6 @@
 """
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from chimera_train.collect.imports.files import json_values, parsed
@@ -15,9 +14,9 @@ from chimera_train.collect.imports.write import Found
 __all__ = ["jsonl"]
 
 
-def jsonl(paths: Sequence[Path], report: Report) -> Iterator[Found]:
+def jsonl(files: Sequence[str], report: Report) -> Iterator[Found]:
     """Programs of JSON lines; a line is a row."""
-    for place, program in parsed(json_values(paths, report, lines_only=True), report, _object):
+    for place, program in parsed(json_values(files, report, lines_only=True), report, _object):
         yield Found(place, program)
 
 

@@ -21,7 +21,6 @@ questions with the same text (and other options, in MMLU-Pro) the first is kept.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from chimera_train.collect.imports.files import json_values, parsed
@@ -39,11 +38,11 @@ _KNOWN = "its question was there before"
 _SILENT = "the model, or another of those chosen, answered with nothing"
 
 
-def gsm8k(paths: Sequence[Path], report: Report, task: str = "gsm8k") -> Iterator[Found]:
+def gsm8k(files: Sequence[str], report: Report, task: str = "gsm8k") -> Iterator[Found]:
     """GSM8K: of MathCoder's programs if their file is given, else of single outcomes."""
     questions: dict[int, tuple[str, str]] = {}
     lines: list[tuple[str, Mapping[str, Any]]] = []
-    for place, row in parsed(json_values(paths, report), report, dict):
+    for place, row in parsed(json_values(files, report), report, dict):
         if "stages" in row:
             lines.append((place, row))
         elif "idx" in row and isinstance(row.get("question"), str):
@@ -105,7 +104,7 @@ def _within_context(calls: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int
 
 
 def mmlu_pro(
-    paths: Sequence[Path],
+    files: Sequence[str],
     report: Report,
     task: str = "mmlu-pro",
     models: Sequence[str] | None = None,
@@ -124,7 +123,7 @@ def mmlu_pro(
         seen.add(identity)
         return is_known, found
 
-    for place, (is_known, found) in parsed(json_values(paths, report), report, programs):
+    for place, (is_known, found) in parsed(json_values(files, report), report, programs):
         report.read += len(found) - 1
         if is_known:
             report.left_out.add(_KNOWN, place, len(found))
@@ -134,9 +133,9 @@ def mmlu_pro(
             yield from _with_words(place, found, report)
 
 
-def mapcoder(paths: Sequence[Path], report: Report, task: str = "mapcoder") -> Iterator[Found]:
+def mapcoder(files: Sequence[str], report: Report, task: str = "mapcoder") -> Iterator[Found]:
     """MapCoder's outcomes, of the workflows that all models ran on a data set."""
-    rows = list(parsed(json_values(paths, report), report, _mapcoder_row))
+    rows = list(parsed(json_values(files, report), report, _mapcoder_row))
     ran = {(row["dataset"], row["workflow"], row["model"]) for _, row in rows}
     models = {row["model"] for _, row in rows}
     # A few texts differ by a character between the models' files.
