@@ -16,6 +16,7 @@ from chimera_train.cli.common import (
     settings_from,
     tracked,
 )
+from chimera_train.cli.import_programs import import_programs
 from chimera_train.cli.import_steps import import_steps
 from chimera_train.cli.record import record
 from chimera_train.output import Output, table
@@ -32,6 +33,7 @@ def register(app: typer.Typer) -> None:
     group.command()(status)
     group.command()(merge)
     group.command()(steps)
+    group.command("import")(import_programs)
     group.command()(import_steps)
     group.command()(record)
     app.add_typer(group, name="collect")
