@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from chimera_train.cli.common import JsonOption, ParamsOption, QuietOption, settings_from
+from chimera_train.cli.common import (
+    HashKeyOption,
+    JsonOption,
+    NoTextOption,
+    ParamsOption,
+    QuietOption,
+    RedactOption,
+)
 from chimera_train.errors import ConfigError
 from chimera_train.output import Output, table
 
@@ -28,9 +35,9 @@ def record(
     ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free one.")] = 8080,
-    no_text: Annotated[
-        bool, typer.Option("--no-text", help="Store lengths and outcomes, not the texts.")
-    ] = False,
+    no_text: NoTextOption = False,
+    redact: RedactOption = None,
+    hash_key_file: HashKeyOption = None,
     params: ParamsOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -45,10 +52,12 @@ def record(
     """
     from dataclasses import asdict
 
+    from chimera_train.collect.privacy import open_privacy
     from chimera_train.collect.record.session import finish as finish_recording
     from chimera_train.collect.record.session import record as run_recording
     from chimera_train.collect.record.settings import RecordSettings
     from chimera_train.collect.record.tables import RecordResult
+    from chimera_train.config import load_section
     from chimera_train.pool.schema import load_pool
     from chimera_train.relay.server import bind
 
@@ -70,9 +79,15 @@ def record(
     if pool is None or out is None:
         raise ConfigError("collect record needs --pool and --out, or --finish alone.")
     engines = load_pool(pool)
-    options = {"texts": False if no_text else None}
-    settings = settings_from(params, "collect_record", RecordSettings, "collect record", options)
+    settings = load_section(params, "collect_record", RecordSettings)
+    privacy = open_privacy(out, no_text=no_text, redact=redact or (), hash_key_file=hash_key_file)
     with bind(host, port) as listener:
         run_recording(
-            engines, out, settings, listener, output=output, on_stop=lambda r: show(r, out)
+            engines,
+            out,
+            settings,
+            privacy,
+            listener,
+            output=output,
+            on_stop=lambda result: show(result, out),
         )

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from chimera_train.collect.journal import Journal
+from chimera_train.collect.privacy import Privacy
+from chimera_train.collect.record.kept import kept
 from chimera_train.collect.record.pieces import Outcome, end_piece, outcome_piece
 from chimera_train.collect.record.programs import Program, Programs
 from chimera_train.collect.record.settings import RecordSettings
@@ -64,7 +66,7 @@ class Recorder:
         journal: takes the pieces; what it holds already is gone on with.
         counters: of the tokens of a text, by model; a model without one has unknown counts.
         settings: limits and timings.
-        stored: makes a piece of what may be stored of it.
+        privacy: decides what may be stored.
         clock: the present in ms since 1970; never goes back.
 
     Attributes:
@@ -77,7 +79,7 @@ class Recorder:
         journal: Journal,
         counters: Mapping[str, TokenCounter],
         settings: RecordSettings,
-        stored: Callable[[dict[str, Any]], dict[str, Any]],
+        privacy: Privacy,
         clock: Callable[[], float],
     ) -> None:
         self.engines = list(engines)
@@ -88,7 +90,7 @@ class Recorder:
         self.programs.restore(journal.entries.briefs.values())
         self._journal = journal
         self._counters = counters
-        self._stored = stored
+        self._privacy = privacy
         self._clients = open_clients(
             [engine.base_url for engine in engines],
             connect_timeout_s=settings.connect_timeout_s,
@@ -202,7 +204,7 @@ class Recorder:
     def _store(self, visit: Visit, end_ms: float) -> None:
         try:
             piece = visit.piece(self._counters.get(visit.model), end_ms)
-            self._journal.append(self._stored(piece))
+            self._journal.append(kept(piece, self._privacy))
         except ChimeraError as error:
             # The client has its answer all the same: recording must not stop what is recorded.
             self.lost += 1

@@ -3,10 +3,10 @@
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from chimera_train.collect import provenance
 from chimera_train.collect.journal import open_journal, read_journal
+from chimera_train.collect.privacy import Privacy
 from chimera_train.collect.record.app import create_app
 from chimera_train.collect.record.pieces import brief, key
 from chimera_train.collect.record.recorder import RecordedEngine, Recorder, wall_clock
@@ -28,6 +28,7 @@ def record(
     pool: Pool,
     out: Path,
     settings: RecordSettings,
+    privacy: Privacy,
     listener: socket.socket,
     *,
     output: Output,
@@ -39,6 +40,7 @@ def record(
         pool: the engines, which are started or reached.
         out: directory of the data set; a recording in it is gone on with.
         settings: limits and timings.
+        privacy: decides what may be stored.
         listener: as made by ``relay.server.bind``.
         output: for progress and messages.
         on_stop: called with what the tables hold, if anything was recorded.
@@ -48,7 +50,7 @@ def record(
         EngineError: an engine did not start.
         KeyboardInterrupt, SystemExit: the signal, in the end.
     """
-    decisive = {"command": _COMMAND, "texts": settings.texts}
+    decisive = {"command": _COMMAND, **privacy.facts()}
     clock = wall_clock()
     ttl_ms = settings.program_ttl_s * 1000
     with open_journal(out, decisive, key, brief) as journal:
@@ -61,9 +63,7 @@ def record(
                 ]
                 paths = {e.model: provenance.tokenizer_path(e.model) for e in recorded}
                 counters = {model: TokenCounter(path) for model, path in paths.items() if path}
-                recorder = Recorder(
-                    recorded, journal, counters, settings, _stored(settings.texts), clock
-                )
+                recorder = Recorder(recorded, journal, counters, settings, privacy, clock)
                 url = "http://{}:{}/v1".format(*listener.getsockname()[:2])
                 names = ", ".join(dict.fromkeys(engine.model for engine in recorded))
                 run(
@@ -92,18 +92,3 @@ def finish(out: Path) -> RecordResult:
     if not len(stored.entries) or (stored.settings or {}).get("command") != _COMMAND:
         raise DataError(f"{out} holds no recording: give a directory of '{_COMMAND}'.")
     return write_recording(out, stored, ttl_ms=0.0, now_ms=0.0, everything=True)
-
-
-def _stored(texts: bool) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """What may be stored of a piece."""
-
-    def without(piece: dict[str, Any]) -> dict[str, Any]:
-        nothing = dict.fromkeys(("system_text", "user_text", "output_text"))
-        asked = piece["question"]
-        return {
-            **piece,
-            "question": None if asked is None else {**asked, "text": None},
-            "stage": {**piece["stage"], **nothing},
-        }
-
-    return (lambda piece: piece) if texts else without

@@ -11,7 +11,6 @@ class RecordSettings(Settings):
     """Section ``collect_record`` of the parameter file.
 
     Attributes:
-        texts: keep the texts of questions and stages, not only their lengths.
         program_ttl_s: a program without a request for so long has ended.
         body_limit_bytes: larger request bodies are answered 413.
         connect_timeout_s: time to open a connection to an engine.
@@ -20,7 +19,6 @@ class RecordSettings(Settings):
         drain_timeout_s: time that running requests have to finish on shutdown.
     """
 
-    texts: bool = True
     program_ttl_s: float = Field(default=900.0, gt=0)
     body_limit_bytes: int = Field(default=16 * 2**20, gt=0)
     connect_timeout_s: float = Field(default=5.0, gt=0)

@@ -1,6 +1,5 @@
 """What is known of one request on its way, and the piece of the journal that it becomes."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -72,12 +71,7 @@ class Visit:
         }
 
     def _question(self) -> dict[str, Any]:
-        text = question_text(self.call)
-        normal = " ".join(text.split())
-        # A prompt of token ids alone has no text to be the same question by.
-        name = normal or self.program.program_id
-        digest = hashlib.sha256(name.encode()).hexdigest()[:24]
-        return {"question_id": self.call.question_id or digest, "text": text}
+        return {"question_id": self.call.question_id, "text": question_text(self.call)}
 
     def _stage(self, counter: TokenCounter | None, end_ms: float) -> dict[str, Any]:
         call, observer, body = self.call, self.observer, self.call.body
@@ -121,12 +115,12 @@ class Visit:
             return []
 
     def _problem(self) -> str | None:
-        if self.error is not None:
-            reason = (self.observer.error or {}).get("message")
-            return self.error if reason in (None, self.error) else f"{self.error}: {reason}"
-        if self.observer.prompt_tokens is None or self.observer.usage is None:
+        reason = (self.observer.error or {}).get("message")
+        if self.answer is not None and self.answer.status >= 400:
+            return f"HTTP {self.answer.status}: {reason}"
+        if self.error is None and self.observer.prompt_tokens is None:
             return "the reply has no token counts (usage)"
-        return None
+        return self.error
 
 
 def _said(choice: Mapping[str, Any]) -> str:

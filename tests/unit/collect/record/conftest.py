@@ -14,6 +14,7 @@ import pytest
 from stub_engine import StubEngine, serving
 
 from chimera_train.collect.journal import Journal, open_journal
+from chimera_train.collect.privacy import Privacy
 from chimera_train.collect.record.app import create_app
 from chimera_train.collect.record.pieces import brief, key
 from chimera_train.collect.record.recorder import RecordedEngine, Recorder, wall_clock
@@ -83,7 +84,7 @@ async def rig(out: Path, *, dead: str | None = None, **settings: Any) -> AsyncIt
             journal,
             {"small": WordCounter()},
             limits,
-            lambda piece: piece,
+            Privacy(),
             wall_clock(),
         )
         url = await stack.enter_async_context(serving(create_app(recorder)))

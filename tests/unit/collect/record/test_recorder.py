@@ -150,7 +150,7 @@ async def test_what_an_engine_refuses_is_passed_on_and_recorded(rig) -> None:
         assert (answer.status_code, answer.json()) == (400, refusal)
         result, programs, _ = r.tables()
     assert result.failed == 1
-    assert programs[0]["error"] == "the engine answered with status 400: too long"
+    assert programs[0]["error"] == "HTTP 400: too long"
 
 
 async def test_an_engine_that_breaks_off(rig) -> None:
