@@ -238,7 +238,7 @@ async def test_nothing_listens(workflow: Workflow) -> None:
 async def test_a_silent_endpoint_is_not_asked_twice(engine: Any, workflow: Workflow) -> None:
     engine.delay_s = 5.0
     async with open_endpoint(engine.base_url, "fake") as endpoint:
-        endpoint.client.timeout = httpx2.Timeout(0.2)
+        next(endpoint.https).timeout = httpx2.Timeout(0.2)
         result = await run_program(endpoint, workflow, QUESTION, SAMPLING, program_id="p", sample=0)
     assert len(engine.bodies) == 1
     assert result.error is not None
