@@ -62,6 +62,8 @@ def encode(value: Any, keep: dict[int, Any] | None = None) -> Any:
     if isinstance(value, dict):
         pairs = dict.items(value)
         return {"dict": [[encode(key, keep), encode(item, keep)] for key, item in pairs]}
+    if isinstance(value, type) and value is getattr(builtins, value.__name__, None):
+        return {"type": value.__name__}
     if keep is None:
         raise TypeError(f"a value of type {type(value).__name__} cannot be sent")
     keep[len(keep)] = value
@@ -83,6 +85,8 @@ def decode(value: Any, peer: "Peer | None" = None, keep: Mapping[int, Any] | Non
         return bytes.fromhex(content)
     if kind == "dict":
         return {decode(key, peer, keep): decode(item, peer, keep) for key, item in content}
+    if kind == "type" and isinstance(builtin := getattr(builtins, content, None), type):
+        return builtin
     if kind == "mine" and keep is not None:
         return keep[content]
     if kind == "yours" and peer is not None:
@@ -425,6 +429,9 @@ def main() -> None:
     for name, text in job["files"].items():
         with open(name, "w", encoding="utf-8") as target:  # noqa: PTH123
             target.write(text)
+    if job["mode"] != "serve":
+        file.write(b"{}\n")  # started
+        file.flush()
     if job["mode"] == "programs":
         _programs(job, file)
         return

@@ -30,8 +30,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files as package_files
@@ -40,12 +40,23 @@ from typing import Any, Literal
 
 from chimera_train.errors import ConfigError
 
-__all__ = ["Channel", "Isolation", "Limits", "Run", "isolation", "run_programs", "run_python", "sandbox"]
+__all__ = [
+    "Channel",
+    "Isolation",
+    "Limits",
+    "Run",
+    "isolation",
+    "run_programs",
+    "run_python",
+    "sandbox",
+    "started",
+]
 
 Isolation = Literal["bubblewrap", "namespaces", "user"]
 Status = Literal["ok", "error", "timeout", "memory", "output", "killed"]
 
-_START_S = 20.0  # of an interpreter on a machine that is very busy
+_START_S = 30.0  # of an interpreter on a machine that is very busy
+_GRACE_S = 3.0  # for a sandbox to notice that a program's time is over
 _FLAGS = ["-S", "-s", "-P", "-B"]  # no installed packages, nothing from the current directory
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
@@ -120,12 +131,13 @@ def run_python(
     Raises:
         ConfigError: this machine offers no way to isolate it.
     """
-    return next(iter(run_programs(code, [stdin], limits or Limits(), files or {})))
+    with closing(run_programs(code, [stdin], limits or Limits(), files)) as runs:
+        return next(runs)
 
 
 def run_programs(
     code: str, inputs: Sequence[str], limits: Limits, files: Mapping[str, str] | None = None
-) -> Iterator[Run]:
+) -> Generator[Run, None, None]:
     """Run ``code`` as a script once for each input, one after the other, in one sandbox.
 
     Every run has a process of its own, forked before any of the code ran; files that one leaves
@@ -144,11 +156,11 @@ def run_programs(
     }
     network: Literal["none", "shared"] = "shared" if how == "user" else "none"
     with sandbox(job, limits, files=files) as channel:
-        started = False
+        if not started(channel):
+            return
         for _ in inputs:
             begin = time.monotonic()
-            line = channel.read(limits.wall_s + (5.0 if started else _START_S))
-            started = True
+            line = channel.read(limits.wall_s + _GRACE_S)
             if line is None:
                 wall_s = time.monotonic() - begin
                 status: Status = "timeout" if wall_s > limits.wall_s else "killed"
@@ -239,6 +251,11 @@ def sandbox(
             yield channel
         finally:
             _end(process, user if how == "user" else None)
+
+
+def started(channel: Channel) -> bool:
+    """Wait until a sandbox has begun its job; false if it does not in a long time."""
+    return channel.read(_START_S) is not None
 
 
 @cache
