@@ -11,7 +11,7 @@ from typing import Any
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.tasks.settings import DataSource, Names
 
-__all__ = ["Row", "read_rows"]
+__all__ = ["Row", "read_json_lines", "read_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,17 @@ def _of_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if path.name.endswith(".parquet"):
         yield from _of_parquet(path)
     elif path.name.endswith((".jsonl", ".jsonl.gz")):
-        yield from _of_json_lines(path)
+        yield from read_json_lines(path)
     else:
         raise ConfigError(f"{path}: questions are read from .jsonl, .jsonl.gz or .parquet files.")
 
 
-def _of_json_lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def read_json_lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each line's place and object, from a file that may be compressed.
+
+    Raises:
+        DataError: the file is missing, cut short, not UTF-8, or a line is not a JSON object.
+    """
     for number, line in enumerate(_lines(path), start=1):
         where = f"{path}:{number}"
         if not line.strip():
