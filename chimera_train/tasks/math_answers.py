@@ -12,7 +12,9 @@ _MARKER = re.compile(r"\banswer\b[^\n.]{0,60}?(?:\bis\b|\bwas\b|[:=])[\s:]*", re
 _BOXED = re.compile(r"\\f?boxed\s*")
 _SENTENCE_END = re.compile(r"[.!]?(?:\s*\n|\s+(?=[A-Z]\w* )|\Z)")
 
-_SPACING = re.compile(r"\\[!,;:>]|\\q?quad\b|\\(?:left|right|[bB]ig[glr]*|displaystyle)\b|~|\\ ")
+_SPACING = re.compile(
+    r"(?<!\\)\\(?:[!,;:> ]|q?quad\b|(?:left|right|[bB]ig[glr]*|displaystyle)\b)|~"
+)
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|normal)?|mathrm|mathbf|mbox|hbox)\s*\{([^{}]*)\}")
 _DEGREES = re.compile(r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\\degrees?\b|°)")
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,|\{,\})\d{3})+(?!,?\d)")
@@ -23,7 +25,7 @@ _UNIT = re.compile(
 )
 _NO_UNIT = re.compile(r"\b(?:pi|sqrt|sin|cos|tan|log|ln|mod|or|and|to)\b")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z\s,.'()-]*\d*")
-_BASE = re.compile(r"([0-9A-Z]+)_\{?(\d+)\}?")
+_BASE = re.compile(r"([0-9A-Z]+)_(\d+)")
 
 
 def final_answer(text: str) -> str | None:
@@ -72,6 +74,7 @@ def normalised(answer: str) -> str:
     answer = _DEGREES.sub("", answer)
     answer = _THOUSANDS.sub(lambda match: re.sub(r"[{},]", "", match[0]), answer)
     answer = _REPEATING.sub(_as_fraction, answer).lstrip("$").strip().rstrip(".").strip()
+    answer = re.sub(r"_\s*\{\s*(\w+)\s*\}", r"_\1", answer)
     unit = _UNIT.match(answer)
     if unit and not _NO_UNIT.search(answer):
         answer = unit[1]
