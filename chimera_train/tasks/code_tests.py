@@ -71,12 +71,12 @@ def _pairs(row: Row, settings: CodeSettings) -> dict[str, Any]:
             "tests": [[_whole(given), _whole(wanted)] for given, wanted in tests],
             "public": [[_whole(given), _whole(wanted)] for given, wanted in public],
         }
-    count = _count_parameters(starter)
+    cases = _cases([*tests, *public], _count_parameters(starter))
     return {
         "form": "calls",
         "function": function,
-        "tests": [_case(given, wanted, count) for given, wanted in tests],
-        "public": [_case(given, wanted, count) for given, wanted in public],
+        "tests": cases[: len(tests)],
+        "public": cases[len(tests) :],
     }
 
 
@@ -121,17 +121,31 @@ def _count_parameters(starter: str) -> int | None:
     return None
 
 
-def _case(given: Any, wanted: Any, count: int | None) -> dict[str, Any]:
-    """A call: the ways to read its arguments, best first, and the results that are right."""
-    expected = [wanted, *wanted] if isinstance(wanted, list) and len(wanted) == 1 else [wanted]
-    if not isinstance(given, str):
-        return {"alternatives": [given if isinstance(given, list) else [given]], "expected": expected}
-    alternatives: list[list[Any]] = []
-    for pieces in _splits(given, count):
-        for arguments in ([_literal(piece) for piece in pieces], pieces):
-            if arguments not in alternatives:
-                alternatives.append(arguments)
-    return {"alternatives": alternatives, "expected": expected}
+def _cases(tests: Sequence[tuple[Any, Any]], count: int | None) -> list[dict[str, Any]]:
+    """Calls: the ways to read the arguments of each, best first, and the results that are right.
+
+    Arguments may be texts of which is not said whether they are values or strings. One that is no
+    value in some test is taken as a string in all; then all of a call are tried as strings.
+    """
+    splits = [_splits(given, count) if isinstance(given, str) else [] for given, _ in tests]
+    strings = {
+        position
+        for each in splits
+        for position, piece in enumerate(each[0] if each else [])
+        if _value(piece) is None
+    }
+    cases = []
+    for (given, wanted), each in zip(tests, splits, strict=True):
+        alternatives = [] if each else [given if isinstance(given, list) else [given]]
+        for pieces in each:
+            values = [
+                piece if position in strings else _literal(piece)
+                for position, piece in enumerate(pieces)
+            ]
+            alternatives += [read for read in (values, pieces) if read not in alternatives]
+        expected = [wanted, *wanted] if isinstance(wanted, list) and len(wanted) == 1 else [wanted]
+        cases.append({"alternatives": alternatives, "expected": expected})
+    return cases
 
 
 def _splits(given: str, count: int | None) -> list[list[str]]:
@@ -150,16 +164,24 @@ def _splits(given: str, count: int | None) -> list[list[str]]:
 
 
 def _literal(text: str) -> Any:
-    """The JSON or Python value that a text writes down, else the text."""
+    """The value that a text writes down, else the text."""
+    value = _value(text)
+    return text if value is None else value[0]
+
+
+def _value(text: str) -> list[Any] | None:
+    """The JSON or Python value that a text writes down, in a list; None if it is none."""
     try:
-        return json.loads(text)
+        return [json.loads(text)]
     except (ValueError, RecursionError):
         pass
+    # Python would also read 0042 and 1_0, which are strings.
+    if not text.strip().startswith(("[", "(", "{", "'", '"', "True", "False", "None")):
+        return None
     try:
-        value = ast.literal_eval(text.strip())
-        return json.loads(json.dumps(value))
+        return [json.loads(json.dumps(ast.literal_eval(text.strip())))]
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return text
+        return None
 
 
 # ----- code that tests ------------------------------------------------------------------------

@@ -19,9 +19,12 @@ _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|normal)?|mathrm|mathbf|mbox|hbox)\s*\{
 _DEGREES = re.compile(r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\\degrees?\b|°)")
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,|\{,\})\d{3})+(?!,?\d)")
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\overline\s*\{?(\d+)\}?")
-_UNIT = re.compile(
-    r"^([-+]?(?:\d[\d./]*|\.\d+|\\frac\s*(?:\{[^{}]*\}|\d)\s*(?:\{[^{}]*\}|\d)))"
-    r"\s*(?:[a-zA-Z]{2,}|[a-z](?=\s*[\^/]))[a-zA-Z\s./^{}\d-]*$"
+_NUMBER = r"[-+]?(?:\d[\d./]*|\.\d+|\\frac\s*(?:\{[^{}]*\}|\d)\s*(?:\{[^{}]*\}|\d))"
+# A word behind a number; two letters side by side may also be a product, as in 3xy.
+_WORD = r"(?:\s+[a-zA-Z]{3,}|\s*(?:[cmk]m|kg|ft|in|oz|lb|mph|[a-zA-Z]{5,}))"
+_UNIT = re.compile(rf"^({_NUMBER}){_WORD}\b[a-zA-Z\s./^{{}}\d-]*$")
+_UNIT_TEXT = re.compile(
+    r"(?<=[\d}])\s*\\(?:text|mathrm|mbox)\s*\{[^{}]*[a-zA-Z][^{}]*\}(?:\s*\^\s*\{?\d\}?)?$"
 )
 _NO_UNIT = re.compile(r"\b(?:pi|sqrt|sin|cos|tan|log|ln|mod|or|and|to)\b")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z\s,.'()-]*\d*")
@@ -70,6 +73,7 @@ def normalised(answer: str) -> str:
     answer = answer.replace("\\cfrac", "\\frac").replace("−", "-").replace("\\$", "")
     answer = re.sub(r"^\\text\s*\{\s*\(?([A-Z])\)?\s*\}\.?$|^\(([A-Z])\)$", r"\1\2", answer.strip())
     answer = re.sub(r"\\(?:text|mbox)\s*\{\s*(?:and|or)\s*\}|(?<=[\d}]) (?:and|or) (?=\S)", ",", answer)
+    answer = _UNIT_TEXT.sub("", answer)
     answer = _TEXT.sub(lambda match: f" {match[1].strip()} ", answer).strip()
     answer = _DEGREES.sub("", answer)
     answer = _THOUSANDS.sub(lambda match: re.sub(r"[{},]", "", match[0]), answer)
@@ -87,12 +91,19 @@ def _as_fraction(match: re.Match[str]) -> str:
     return f"\\frac{{{numerator}}}{{{int('9' * len(repeated)) * 10 ** len(fixed)}}}"
 
 
-def readings(answer: str) -> list[str]:
-    """The values that a normalised answer may stand for: a percentage is two, 10 and 10/100."""
-    plain = re.sub(r"\s*\\?%|\s*\bpercent\b", "", answer).strip()
-    if plain == answer:
-        return [answer]
-    return [plain, f"\\frac{{{plain}}}{{100}}"]
+def readings(gold: str, answer: str) -> list[tuple[str, str]]:
+    """Pairs of which one must be equal: 10 % is 10 where percent were asked for, else 10/100."""
+    first, second = _without_percent(gold), _without_percent(answer)
+    pairs = [(first, second)]
+    if first != gold and second == answer:
+        pairs.append((f"\\frac{{{first}}}{{100}}", second))
+    if first == gold and second != answer:
+        pairs.append((first, f"\\frac{{{second}}}{{100}}"))
+    return pairs
+
+
+def _without_percent(answer: str) -> str:
+    return re.sub(r"\s*\\?%|\s*\bpercent\b", "", answer).strip()
 
 
 def without_base(answer: str) -> str:

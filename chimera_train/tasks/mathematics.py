@@ -48,9 +48,9 @@ class MathGrader:
         if len(answer) > _LONGEST:
             return Verdict(0.0, "the answer is too long")
         gold, found = normalised(question.answer), normalised(answer)
-        pairs = [(one, other) for one in readings(gold) for other in readings(found)]
-        same_text = {_plain(one) == _plain(other) for one, other in pairs}
-        if True in same_text or _plain(without_base(gold)) == _plain(found):
+        pairs = readings(gold, found)
+        texts = [*pairs, (without_base(gold), found)]
+        if any(_plain(one) == _plain(other) for one, other in texts):
             return Verdict(1.0)
         if not is_words(gold) and not is_words(found):
             equal = self._pool.equal(pairs)
