@@ -28,7 +28,7 @@ _MATRIX = re.compile(r"\\begin\{pmatrix\}(.*?)\\end\{pmatrix\}", re.DOTALL)
 _EXPRESSION = re.compile(r"[-+*/^{}()\d\sa-z]*(?:\\(?:frac|sqrt|pi|cdot)[-+*/^{}()\d\sa-z]*)*")
 
 # Results that differ from the right ones, for every kind of result that a program has.
-_CHANGE = '''
+_CHANGE = """
 def _changed(value):
     if value is None or isinstance(value, bool):
         return not value
@@ -39,7 +39,7 @@ def _changed(value):
     if isinstance(value, (list, tuple)):
         return [*value, 0] if isinstance(value, list) else (*value, 0)
     return None
-'''
+"""
 _WRAP = """
 def _wrapped(right):
     return lambda *given, **named: _changed(right(*given, **named))
@@ -78,11 +78,13 @@ def _forms(gold: str) -> tuple[str, list[str], list[str]]:
     if found := _PERCENT.fullmatch(gold):
         value = float(found[1])
         wrong = [rf"{value + 1:g}\%", f"{value / 10:g}", rf"{value / 100:g}\%"]
-        return "percent", [f"{value / 100:.10g}", found[1], rf"{value:g} \%", f"{value:g} percent"], wrong
+        right = [f"{value / 100:.10g}", found[1], rf"{value:g} \%", f"{value:g} percent"]
+        return "percent", right, wrong
     if (found := _INTERVAL.fullmatch(gold)) and "infty" not in gold:
         opens, left, right_end, closes = found.groups()
         other = {"(": "[", "[": "(", ")": "]", "]": ")"}
-        equal = [rf"\left{opens}{left},\,{right_end}\right{closes}", f"{opens} {left} , {right_end} {closes}"]
+        equal = [rf"\left{opens}{left},\,{right_end}\right{closes}"]
+        equal.append(f"{opens} {left} , {right_end} {closes}")
         unequal = [f"{opens}{left},{right_end}+1{closes}", f"{opens}{left}-1,{right_end}{closes}"]
         if "[" in gold or "]" in gold:
             unequal.append(f"{other[opens]}{left},{right_end}{closes}")
@@ -121,7 +123,7 @@ def look_up(problem: Mapping[str, Any], *, alter: bool) -> str:
     """A program that knows the results of all tests; with ``alter``, all but the last one's."""
     tests = problem["tests"]
     if problem["form"] == "stdio":
-        table = {given: wanted for given, wanted in tests}
+        table = dict(tests)
         if alter:
             table[tests[-1][0]] += "0"
         return f"import sys\nTABLE = {table!r}\nprint(TABLE[sys.stdin.read()], end='')"

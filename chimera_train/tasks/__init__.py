@@ -13,9 +13,9 @@ from chimera_train.tasks.choice import ChoiceGrader
 from chimera_train.tasks.code import CodeGrader
 from chimera_train.tasks.data_task import DataTask
 from chimera_train.tasks.exact_text import TextGrader
+from chimera_train.tasks.isolate import isolation
 from chimera_train.tasks.mathematics import MathGrader
 from chimera_train.tasks.model import Question, Task, Verdict
-from chimera_train.tasks.sandbox import isolation
 from chimera_train.tasks.settings import (
     ChoiceSettings,
     CodeSettings,
@@ -63,9 +63,8 @@ def open_task(
 ) -> Iterator[Task]:
     """The task of that name or YAML file, until the end of the block.
 
-    Args:
-        data: a file, or a directory for ``datasets``, to read instead of the task's own source.
-        allow_code_execution: without it, a task that runs what models wrote is refused.
+    ``data`` is a file, or a directory for ``datasets``, to read instead of the task's own source.
+    Without ``allow_code_execution`` a task that runs what models wrote is refused.
 
     Raises:
         ConfigError: there is no such task, its file is wrong, or it may or can not run code.

@@ -23,9 +23,9 @@ _LAST_LINE = re.compile(r"^[\s*_(\[\"']*([A-Z])(?:[\s*_)\].:\"']|$)")
 
 
 def chosen_letter(text: str) -> str | None:
-    """The letter that a text settles on; None if it names none.
+    r"""The letter that a text settles on; None if it names none.
 
-    In order: ``\\boxed{C}``, "the answer is (C)", "answer C" or "option C", and a last line that
+    In order: ``\boxed{C}``, "the answer is (C)", "answer C" or "option C", and a last line that
     begins with the letter, such as "C." or "**C**".
     """
     for sign in _SIGNS:

@@ -2,7 +2,7 @@
 
 What a program should print or return never enters its sandbox. Programs by stdin and stdout are
 compared here. Functions are called, and asserts are evaluated, in a second sandbox that has no
-other way to the program than to ask for plain values (``guest.py``). So a program is not right
+other way to the program than to ask for plain values (``guest``). So a program is not right
 because it exits, prints a verdict, patches what tests use, or returns objects that equal anything.
 """
 

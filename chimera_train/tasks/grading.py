@@ -36,9 +36,7 @@ class Graded:
 
     def summary(self) -> dict[str, Any]:
         """``answers``, ``questions``, ``mean_score`` and how often each reason of failure stood."""
-        reasons = Counter(
-            each.reason.partition(":")[0][:60] or "correct" for each in self.verdicts
-        )
+        reasons = Counter(each.reason.partition(":")[0][:60] or "correct" for each in self.verdicts)
         return {
             "answers": len(self.verdicts),
             "questions": len({each.question_id for each in self.verdicts}),

@@ -16,6 +16,8 @@ _SPACING = re.compile(
     r"(?<!\\)\\(?:[!,;:> ]|q?quad\b|(?:left|right|[bB]ig[glr]*|displaystyle)\b)|~"
 )
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|normal)?|mathrm|mathbf|mbox|hbox)\s*\{([^{}]*)\}")
+_LETTER = re.compile(r"^\\text\s*\{\s*\(?([A-Z])\)?\s*\}\.?$|^\(([A-Z])\)$")
+_AND = re.compile(r"\\(?:text|mbox)\s*\{\s*(?:and|or)\s*\}|(?<=[\d}]) (?:and|or) (?=\S)")
 _DEGREES = re.compile(r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\\degrees?\b|°)")
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,|\{,\})\d{3})+(?!,?\d)")
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\overline\s*\{?(\d+)\}?")
@@ -37,7 +39,7 @@ def final_answer(text: str) -> str | None:
     found = [content for content in boxed if content and content.strip()]
     if found:
         return found[-1].strip()
-    head, mark, tail = text.rpartition("####")
+    _, mark, tail = text.rpartition("####")
     if mark:
         return tail.strip().partition("\n")[0].strip() or None
     markers = list(_MARKER.finditer(text))
@@ -71,8 +73,8 @@ def normalised(answer: str) -> str:
             answer = answer[len(opening) : -len(closing)]
     answer = _SPACING.sub(" ", answer).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
     answer = answer.replace("\\cfrac", "\\frac").replace("−", "-").replace("\\$", "")
-    answer = re.sub(r"^\\text\s*\{\s*\(?([A-Z])\)?\s*\}\.?$|^\(([A-Z])\)$", r"\1\2", answer.strip())
-    answer = re.sub(r"\\(?:text|mbox)\s*\{\s*(?:and|or)\s*\}|(?<=[\d}]) (?:and|or) (?=\S)", ",", answer)
+    answer = _LETTER.sub(r"\1\2", answer.strip())
+    answer = _AND.sub(",", answer)
     answer = _UNIT_TEXT.sub("", answer)
     answer = _TEXT.sub(lambda match: f" {match[1].strip()} ", answer).strip()
     answer = _DEGREES.sub("", answer)

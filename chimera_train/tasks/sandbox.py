@@ -1,19 +1,11 @@
 """Running Python code that a model wrote, away from everything it could harm.
 
 Each sandbox is a fresh interpreter (the standard library, no installed packages of ours) with an
-empty temporary directory, an environment of four harmless variables, limits on CPU time, memory,
+empty temporary directory, a scrubbed environment, limits on CPU time, memory,
 processes, file size and open files, a deadline, and a cap on what it prints. When it ends, in
 whatever way, every process that it started is killed and its directory is gone. How far it is kept
-apart depends on what the machine offers; :func:`isolation` says which it is:
-
-- ``bubblewrap``: namespaces of its own. It sees the interpreter and ``/usr`` (read-only), none of
-  the user's files, no other process and no network; its files are in memory.
-- ``namespaces`` (``unshare``): no other process and no network, but files as the user sees them.
-- ``user`` (only as root): another user, whose id is drawn for each sandbox. The network and all
-  files that anyone may read or write are within reach.
-
-With none of the three nothing is run. As root the code becomes a user without rights whose id
-nobody else has, so that the limit on processes binds, which it does not for root.
+apart depends on what the machine offers (``isolate``), and each result says it. Where it offers
+nothing, nothing is run.
 
 Not covered: holes in the kernel (no system call is filtered), side channels, and the sum of memory
 over a sandbox's processes: a process may have ``memory_mib``, and there may be ``processes`` of
@@ -21,49 +13,42 @@ them. Processes are counted per user before Linux 5.14.
 """
 
 import json
-import os
-import random
-import shutil
-import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files as package_files
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from chimera_train.errors import ConfigError
+from chimera_train.tasks.isolate import Isolation, drawn_user, isolated, isolation
 
 __all__ = [
     "Channel",
-    "Isolation",
     "Limits",
     "Run",
-    "isolation",
     "run_programs",
     "run_python",
     "sandbox",
     "started",
 ]
 
-Isolation = Literal["bubblewrap", "namespaces", "user"]
 Status = Literal["ok", "error", "timeout", "memory", "output", "killed"]
 
 _START_S = 30.0  # of an interpreter on a machine that is very busy
 _GRACE_S = 3.0  # for a sandbox to notice that a program's time is over
-_FLAGS = ["-S", "-s", "-P", "-B"]  # no installed packages, nothing from the current directory
-_ENVIRONMENT = {
-    "PATH": "/usr/bin:/bin",
-    "HOME": "/tmp",  # noqa: S108 - the sandbox's own
-    "LANG": "C.UTF-8",
-    "PYTHONHASHSEED": "0",
-}
+# The modules that a sandbox runs, as text over its socket: it sees none of our files.
+_MODULES = ["values", "serve", "check", "programs", "start"]
+_BOOT = """
+import json, socket, sys, types
+control = socket.socket(fileno=int(sys.argv[1]))
+size = int.from_bytes(control.recv(8, socket.MSG_WAITALL))
+for name, source in json.loads(control.recv(size, socket.MSG_WAITALL)):
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(source, name, "exec"), vars(module))
+module.start(control)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +106,15 @@ class Run:
 
 
 def run_python(
-    code: str, *, stdin: str = "", limits: Limits | None = None, files: Mapping[str, str] | None = None
+    code: str,
+    *,
+    stdin: str = "",
+    limits: Limits | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> Run:
-    """Run ``code`` as a script in a sandbox of its own.
+    """Run ``code`` as a script in a sandbox of its own; under ``Limits()`` unless told otherwise.
 
-    Args:
-        files: name to text, put into the directory in which the program starts.
+    ``files`` are texts by name, which are in the directory in which it starts.
 
     Raises:
         ConfigError: this machine offers no way to isolate it.
@@ -146,7 +134,6 @@ def run_programs(
     Raises:
         ConfigError: this machine offers no way to isolate it.
     """
-    how = isolation()
     job = {
         "mode": "programs",
         "code": code,
@@ -154,19 +141,33 @@ def run_programs(
         "wall_s": limits.wall_s,
         "output_bytes": limits.output_kib << 10,
     }
-    network: Literal["none", "shared"] = "shared" if how == "user" else "none"
     with sandbox(job, limits, files=files) as channel:
-        if not started(channel):
-            return
+        there = started(channel)
         for _ in inputs:
             begin = time.monotonic()
-            line = channel.read(limits.wall_s + _GRACE_S)
+            line = channel.read(limits.wall_s + _GRACE_S) if there else None
             if line is None:
                 wall_s = time.monotonic() - begin
-                status: Status = "timeout" if wall_s > limits.wall_s else "killed"
-                yield Run(status, None, "", "", wall_s, how, network)
+                ended: Status = "killed" if there and wall_s < limits.wall_s else "timeout"
+                yield _run_of({"status": ended, "wall_s": wall_s})
                 return
-            yield Run(**line, isolation=how, network=network)
+            yield _run_of(line)
+
+
+def _run_of(line: Mapping[str, Any]) -> Run:
+    """What a sandbox says of a run; it may say anything, once a program took it over."""
+    how = isolation()
+    code, said = line.get("exit_code"), line.get("status")
+    status: Status = next((each for each in get_args(Status) if each == said), "killed")
+    return Run(
+        status=status,
+        exit_code=code if isinstance(code, int) else None,
+        stdout=str(line.get("stdout", "")),
+        stderr=str(line.get("stderr", "")),
+        wall_s=float(line["wall_s"]) if isinstance(line.get("wall_s"), int | float) else 0.0,
+        isolation=how,
+        network="shared" if how == "user" else "none",
+    )
 
 
 class Channel:
@@ -178,11 +179,11 @@ class Channel:
         self._connection = connection
         self._data = bytearray()
 
-    def send(self, value: Any) -> None:
-        """Send a line; nothing if the other side is gone."""
+    def send(self, data: bytes) -> None:
+        """Send all of it; nothing if the other side is gone."""
         with suppress(OSError):
             self._connection.settimeout(_START_S)
-            self._connection.sendall(json.dumps(value).encode() + b"\n")
+            self._connection.sendall(data)
 
     def read(self, timeout_s: float) -> dict[str, Any] | None:
         """The next object; None if there is none in time, or what comes is none."""
@@ -219,38 +220,32 @@ def sandbox(
     files: Mapping[str, str] | None = None,
     peer: socket.socket | None = None,
 ) -> Iterator[Channel]:
-    """A running sandbox that does ``job`` (see ``guest.py``); killed and removed at the end.
+    """A running sandbox that does ``job`` (see ``guest``); killed and removed at the end.
 
-    Args:
-        runs: how many times the CPU seconds of the limits its processes may use.
-        peer: a socket that the job is to use.
+    Its processes may use ``runs`` times the CPU seconds of the limits. ``peer`` is a socket that
+    the job is to use.
 
     Raises:
         ConfigError: this machine offers no way to isolate it.
     """
-    how = isolation()
-    user = random.SystemRandom().randrange(1 << 30, 1 << 31) if os.geteuid() == 0 else None
-    with ExitStack() as stack:
-        ours, theirs = socket.socketpair()
-        stack.callback(ours.close)
-        passed = [theirs.fileno(), *([peer.fileno()] if peer is not None else [])]
-        process = stack.enter_context(_process(how, user, passed, limits))
+    user = drawn_user()
+    ours, theirs = socket.socketpair()
+    passed = [theirs.fileno(), *([peer.fileno()] if peer is not None else [])]
+    with ours, theirs, isolated(_BOOT, [str(passed[0])], passed, user, limits.file_mib << 22):
         theirs.close()
         channel = Channel(ours)
-        channel.send(
-            {
-                "files": dict(files or {}),
-                "peer": peer.fileno() if peer is not None else None,
-                **job,
-                "limits": limits.resources(runs),
-                "user": user,
-                "no_new_privileges": how != "bubblewrap",
-            }
-        )
-        try:
-            yield channel
-        finally:
-            _end(process, user if how == "user" else None)
+        modules = _modules()
+        channel.send(len(modules).to_bytes(8) + modules)
+        whole = {
+            "files": dict(files or {}),
+            "peer": peer.fileno() if peer is not None else None,
+            **job,
+            "limits": limits.resources(runs),
+            "user": user,
+            "no_new_privileges": isolation() != "bubblewrap",
+        }
+        channel.send(json.dumps(whole).encode() + b"\n")
+        yield channel
 
 
 def started(channel: Channel) -> bool:
@@ -259,137 +254,12 @@ def started(channel: Channel) -> bool:
 
 
 @cache
-def isolation() -> Isolation:
-    """The strongest way of keeping code apart that works on this machine.
-
-    Raises:
-        ConfigError: none works.
-    """
-    python = _python()
-    ways: list[Isolation] = ["bubblewrap", "namespaces"]
-    for how in ways:
-        prefix = _prefix(how, Limits())
-        if prefix and shutil.which(prefix[0]):
-            command = [*prefix, python, *_FLAGS, "-c", "pass"]
-            with suppress(OSError, subprocess.SubprocessError):
-                done = subprocess.run(
-                    command, env=_ENVIRONMENT, cwd="/", timeout=60, check=False,
-                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                )  # fmt: skip
-                if done.returncode == 0:
-                    return how
-    if os.geteuid() == 0:
-        return "user"
-    raise ConfigError(
-        "Code written by models cannot be run safely here: neither bubblewrap nor 'unshare' works"
-        " for this user; install bubblewrap (bwrap) and allow user namespaces."
-    )
-
-
-@contextmanager
-def _process(
-    how: Isolation, user: int | None, passed: Sequence[int], limits: Limits
-) -> Iterator["subprocess.Popen[bytes]"]:
-    source = package_files("chimera_train.tasks").joinpath("guest.py").read_text(encoding="utf-8")
-    command = [*_prefix(how, limits), _python(), *_FLAGS, "-c", source, str(passed[0])]
-    with ExitStack() as stack:
-        directory = "/"
-        if how != "bubblewrap":
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="chimera-sandbox-"))
-            if user is not None:
-                os.chown(directory, user, user)
-        yield subprocess.Popen(
-            command,
-            env={**_ENVIRONMENT, "HOME": _ENVIRONMENT["HOME"] if directory == "/" else directory},
-            cwd=directory,
-            pass_fds=passed,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-
-def _python() -> str:
-    """The interpreter behind a virtual environment: what a sandbox sees holds no packages."""
-    return os.path.realpath(sys.executable)
-
-
-def _prefix(how: Isolation, limits: Limits) -> list[str]:
-    """The command that a sandbox's interpreter is started by."""
-    root = os.geteuid() == 0
-    if how == "user":
-        return []
-    if how == "namespaces":
-        user = [] if root else ["--user", "--map-current-user"]
-        return ["unshare", *user, "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    command = ["bwrap", "--die-with-parent", "--unshare-ipc", "--unshare-pid", "--unshare-net"]
-    command += ["--unshare-uts", "--unshare-cgroup-try", "--cap-drop", "ALL"]
-    # Root gives its rights up itself, for a user outside of any namespace: only there are a user's
-    # processes counted.
-    command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if root else ["--unshare-user"]
-    for name in ("/usr", "/bin", "/sbin", "/lib", "/lib64"):
-        path = Path(name)
-        if path.is_symlink():
-            command += ["--symlink", str(path.readlink()), name]
-        elif path.is_dir():
-            command += ["--ro-bind", name, name]
-    home = Path(sys.base_prefix)
-    if not home.is_relative_to("/usr"):
-        # Its user must get there even where the directories above are private outside.
-        for parent in reversed(home.parents[:-1]):
-            command += ["--perms", "0755", "--dir", str(parent)]
-        command += ["--ro-bind", str(home), str(home)]
-    command += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--proc", "/proc"]
-    command += ["--dev", "/dev", "--remount-ro", "/dev"]
-    command += ["--size", str(limits.file_mib << 22), "--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108
-    return [*command, "--chdir", "/tmp", "--remount-ro", "/"]  # noqa: S108
-
-
-def _end(process: "subprocess.Popen[bytes]", user: int | None) -> None:
-    """Kill a sandbox with all that it started, and return once it is gone."""
-    deadline = time.monotonic() + 5.0
-    # Its first process dies before the one that started it, who then takes note and ends: killed
-    # the other way round, a dead process would be left to whoever adopts it.
-    for child in _children(process.pid):
-        with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-    try:
-        process.wait(2.0 if user is None else 0.0)
-    except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    while time.monotonic() < deadline:
-        left = _living(user=user) if user is not None else _living(group=process.pid)
-        if not left:
-            return
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.002)
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def _living(*, user: int | None = None, group: int | None = None) -> list[int]:
-    """Processes of a user or of a process group; dead ones that nobody waited for do not count."""
-    if group is not None:
-        try:
-            os.killpg(group, 0)
-        except (ProcessLookupError, PermissionError):
-            return []
-    found = []
-    for path in (path for path in Path("/proc").iterdir() if path.name.isdigit()):
-        with suppress(OSError):
-            # Behind the command's name, which may hold anything: state, parent, process group.
-            state, _, of_group, *_ = (path / "stat").read_text().rpartition(")")[2].split()
-            mine = int(of_group) == group if user is None else path.stat().st_uid == user
-            if mine and state != "Z":
-                found.append(int(path.name))
-    return found
+def _modules() -> bytes:
+    """Names and sources of what a sandbox runs, in the order in which they import each other."""
+    package = "chimera_train.tasks.guest"
+    parts = package.split(".")
+    sources = [(".".join(parts[: number + 1]), "") for number in range(len(parts))]
+    for name in _MODULES:
+        source = package_files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
+        sources.append((f"{package}.{name}", source))
+    return json.dumps(sources).encode()

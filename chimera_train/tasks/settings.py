@@ -173,9 +173,9 @@ def load_settings(name_or_path: str) -> tuple[TaskSettings, Path]:
     path = Path(name_or_path)
     if path.suffix not in {".yaml", ".yml"}:
         if name_or_path not in shipped():
+            names = ", ".join(["arithmetic", *shipped()])
             raise ConfigError(
-                f"Unknown task '{name_or_path}': use one of {', '.join(['arithmetic', *shipped()])},"
-                " or the path of a YAML file."
+                f"Unknown task '{name_or_path}': use one of {names}, or the path of a YAML file."
             )
         path = Path(str(files("chimera_train.tasks"))) / f"{name_or_path}.yaml"
     return load_yaml(path, _TaskFile).root, path
