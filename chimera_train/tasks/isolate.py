@@ -130,6 +130,7 @@ def _prefix(how: Isolation, files_bytes: int) -> list[str]:
             command += ["--symlink", str(path.readlink()), name]
         elif path.is_dir():
             command += ["--ro-bind", name, name]
+    command += ["--size", str(files_bytes), "--perms", "1777", "--tmpfs", _HOME]
     home = Path(sys.base_prefix)
     if not home.is_relative_to("/usr"):
         # Its user must get there even where the directories above are private outside.
@@ -138,7 +139,6 @@ def _prefix(how: Isolation, files_bytes: int) -> list[str]:
         command += ["--ro-bind", str(home), str(home)]
     command += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--proc", "/proc"]
     command += ["--dev", "/dev", "--remount-ro", "/dev"]
-    command += ["--size", str(files_bytes), "--perms", "1777", "--tmpfs", _HOME]
     return [*command, "--chdir", _HOME, "--remount-ro", "/"]
 
 
