@@ -196,7 +196,9 @@ def test_methods_of_a_class_solution_are_called(judge):
 
 def test_public_tests_are_reported_for_a_stage_to_read(write_task):
     row = {"text": "Add.", "tests": pairs(["1 2\n", "3\n"]), "public": pairs(["2 2\n", "4\n"])}
-    path = write_task([row], kind="code", form="io", fields={**FIELDS, "public_tests": "public"})
+    path = write_task(
+        [row], kind="code", form="io", fields={**FIELDS, "public_tests": "public"}
+    )
     with open_task(path, allow_code_execution=True) as task:
         (question,) = task.questions(1, 0)
         right = task.public_tests(question, "print(sum(map(int, input().split())))")
@@ -270,10 +272,7 @@ def test_problems_without_usable_tests_are_refused(write_task, form, row, wrong)
 
 @pytest.mark.parametrize(
     ("task", "file", "solution", "first"),
-    [
-        ("humaneval", "humaneval", "canonical_solution", "HumanEval/0"),
-        ("mbpp", "mbpp", "code", "1"),
-    ],
+    [("humaneval", "humaneval", "canonical_solution", "HumanEval/0"), ("mbpp", "mbpp", "code", "1")],
 )
 def test_public_problems_and_their_solutions(public_data, task, file, solution, first):
     data = public_data("code", f"{file}.jsonl.gz")
