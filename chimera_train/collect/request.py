@@ -13,16 +13,16 @@ from contextlib import (
 )
 from dataclasses import asdict, dataclass
 from itertools import cycle
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
 import openai
 
 from chimera_train.collect.gate import Gate, retry_after_s
-from chimera_train.relay.events import Event, EventSplitter
+from chimera_train.collect.reply import Reply, ms_since
+from chimera_train.relay.events import EventSplitter
 
-__all__ = ["Call", "Endpoint", "StageResult", "ask", "ms_since", "open_endpoint"]
+__all__ = ["Call", "Endpoint", "StageResult", "ask", "open_endpoint"]
 
 _MAX_ATTEMPTS = 3
 _RETRY_PAUSE_S = 0.25
@@ -36,8 +36,6 @@ _CONNECTIONS = httpx2.Limits(max_connections=None, max_keepalive_connections=Non
 # With every request a client looks at all of its connections: 256 of one cost 4 ms, 16 a tenth.
 _CONNECTIONS_EACH = 16
 _API_KEY = "none"
-_END_OF_THINKING = "</think>"
-_THINKING = "<think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +162,7 @@ async def ask(
     while True:
         passage: AbstractAsyncContextManager[None] = gate.passage() if gate else nullcontext()
         async with passage:
-            reply = _Reply()
+            reply = Reply()
             failure = await _send(endpoint, call, headers, reply)
             if gate is not None and failure is None:
                 gate.accepted()
@@ -191,7 +189,7 @@ async def ask(
 
 
 async def _again(
-    gate: Gate | None, reply: "_Reply", failure: "_Failure", attempt: int, first: float
+    gate: Gate | None, reply: Reply, failure: "_Failure", attempt: int, first: float
 ) -> bool:
     """Whether a request that was first sent at ``first`` is to be sent again; waits for that."""
     if gate is not None and failure.status in _REFUSALS:
@@ -213,7 +211,7 @@ class _Failure:
 
 
 async def _send(
-    endpoint: Endpoint, call: Call, headers: Mapping[str, str], reply: "_Reply"
+    endpoint: Endpoint, call: Call, headers: Mapping[str, str], reply: Reply
 ) -> _Failure | None:
     """Send one request and fill ``reply``; what went wrong."""
     messages = [{"role": "system", "content": call.system_text}] if call.system_text else []
@@ -266,73 +264,3 @@ async def _refusal(response: httpx2.Response) -> _Failure:
         status=response.status_code,
         wait_s=retry_after_s(response.headers.get("retry-after")),
     )
-
-
-class _Reply:
-    """What a stream has brought so far."""
-
-    def __init__(self) -> None:
-        self.start = time.perf_counter()
-        self.parts: list[str] = []
-        self.thoughts: list[str] = []
-        self.ttft_ms: float | None = None
-        self.finish_reason: str | None = None
-        self.prompt_tokens = 0
-        self.output_tokens = 0
-        self.reasoning_tokens: int | None = None
-        self.queue_ms: float | None = None
-        self._has_usage = False
-        self._failure: Mapping[str, Any] | None = None
-
-    def add(self, event: Event) -> None:
-        self._failure = event.error or self._failure
-        for choice in event.choices:
-            # Also without text: the first token may be one that shows nothing, such as the end.
-            if self.ttft_ms is None:
-                self.ttft_ms = ms_since(self.start)
-            delta = choice.get("delta") or {}
-            if content := delta.get("content"):
-                self.parts.append(content)
-            elif thought := delta.get("reasoning") or delta.get("reasoning_content"):
-                self.thoughts.append(thought)
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        if event.usage is not None and event.payload is not None:
-            self._has_usage = True
-            self.prompt_tokens = event.usage["prompt_tokens"]
-            self.output_tokens = event.usage["completion_tokens"]
-            details = event.usage.get("completion_tokens_details") or {}
-            self.reasoning_tokens = details.get("reasoning_tokens")
-            self.queue_ms = (event.payload.get("metrics") or {}).get("queue_time_ms")
-
-    def texts(self) -> tuple[str, str]:
-        """What the model was thinking, and its answer.
-
-        An engine without a reasoning parser leaves the thinking in the text, in ``<think>`` tags of
-        which the chat template may have given the first; a reply that was cut short lacks the last.
-        """
-        thought, text = "".join(self.thoughts), "".join(self.parts)
-        if thought:
-            return thought, text
-        before, end, after = text.rpartition(_END_OF_THINKING)
-        if end:
-            return before.removeprefix(_THINKING).strip(), after.strip()
-        if text.lstrip().startswith(_THINKING):
-            return text.lstrip().removeprefix(_THINKING).strip(), ""
-        return "", text
-
-    def problem(self) -> str | None:
-        if self._failure is not None:
-            return f"the stream failed: {self._failure.get('message')}"
-        if self.finish_reason is None:
-            return "the stream ended before the reply did"
-        if not self._has_usage:
-            return (
-                "the reply has no token counts (usage): the endpoint has to support"
-                " stream_options.include_usage"
-            )
-        return None
-
-
-def ms_since(start: float) -> float:
-    """Milliseconds since ``start`` (of ``time.perf_counter``)."""
-    return (time.perf_counter() - start) * 1000
