@@ -175,7 +175,7 @@ def _add(found: Found, tables: _Tables, report: Report) -> None:
         report.invalid.add(str(error), found.place, found.rows)
         return
     report.used += found.rows
-    report.ignored_fields.update(program.model_extra or ())
+    report.ignored_fields.update(list(program.model_extra or ()))
     for stage in program.stages:
         report.ignored_fields.update(f"stages.{name}" for name in stage.model_extra or ())
 
