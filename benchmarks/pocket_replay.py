@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from chimera_train.collect.runner import open_endpoint
+from chimera_train.collect.request import open_endpoint
 from chimera_train.collect.steps import StepsSettings, collect_steps
 from chimera_train.collect.token_stream import stream_tokens
 from chimera_train.files import write_json

@@ -7,20 +7,22 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from chimera_train.errors import ConfigError, DataError
+from chimera_train.errors import ChimeraError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "JsonLine",
     "JsonLines",
     "atomic_path",
     "open_json_lines",
     "read_json",
+    "read_json_lines",
     "read_json_object",
     "replaced_directory",
     "require_creatable",
@@ -158,43 +160,107 @@ def sha256(path: Path) -> str:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from error
 
 
+class JsonLine(NamedTuple):
+    """A line of a file of JSON lines: its number, from 1, its first byte, from 0, and its value."""
+
+    number: int
+    start: int
+    value: Any
+
+
 class JsonLines:
-    """A file of JSON lines that only grows, so that a kill loses no line that was appended."""
+    """A file of JSON lines that only grows, so that a kill loses no line that was appended.
+
+    Args:
+        path: of the file.
+        file: the same, open for appending without a buffer.
+    """
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path = path
         self._file = file
+        self._end = path.stat().st_size
 
-    def read(self) -> Iterator[tuple[int, Any]]:
-        """Every line's number, from 1, and value; a half-written line at the end is dropped.
+    @property
+    def size_bytes(self) -> int:
+        """Of all lines."""
+        return self._end
+
+    def read(self) -> Iterator[JsonLine]:
+        """Every line; a half-written one at the end is dropped.
 
         Raises:
-            DataError: another line is not JSON.
+            DataError: as ``read_json_lines``.
         """
-        end = 0
-        self._file.seek(0)
-        for number, line in enumerate(self._file, start=1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                value = json.loads(line)
-            except ValueError as error:
-                raise DataError(
-                    f"{self.path}:{number} is not JSON: restore the file or choose another --out."
-                ) from error
-            yield number, value
-            end += len(line)
-        self._file.truncate(end)
+        whole = 0
+        for line, end in _lines(self.path):
+            yield line
+            whole = end
+        self._truncate(whole)
 
-    def append(self, *values: Any) -> None:
-        """Add a line for each value; returns once they are on the disk."""
-        self._file.write("".join(json.dumps(value) + "\n" for value in values).encode())
-        self._file.flush()
-        os.fsync(self._file.fileno())
+    def append(self, *values: Any) -> list[int]:
+        """Add a line for each value; returns their first bytes once they are on the disk.
+
+        Raises:
+            ChimeraError: the disk is full or fails; the file is as it was.
+        """
+        starts, data = [], bytearray()
+        for value in values:
+            starts.append(self._end + len(data))
+            data += json.dumps(value).encode() + b"\n"
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            with suppress(OSError):
+                self._truncate(self._end)
+            raise ChimeraError(
+                f"{self.path} cannot be written ({error.strerror}): what it has is kept; free space"
+                " and run the same command again."
+            ) from error
+        self._end += len(data)
+        return starts
 
     def clear(self) -> None:
         """Remove all lines."""
-        self._file.truncate(0)
+        self._truncate(0)
+
+    def _truncate(self, end: int) -> None:
+        self._file.truncate(end)
+        self._end = end
+
+
+def read_json_lines(path: Path) -> Iterator[JsonLine]:
+    """Every line of a file that may be growing; a half-written one at the end is left out.
+
+    Raises:
+        DataError: the file cannot be read, or another line is not JSON.
+    """
+    for line, _ in _lines(path):
+        yield line
+
+
+def _lines(path: Path) -> Iterator[tuple[JsonLine, int]]:
+    """Every whole line, and where it ends."""
+    start = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    value = json.loads(line)
+                except ValueError as error:  # also what is not UTF-8
+                    raise DataError(
+                        f"{path}:{number} is not JSON: restore the file or choose another --out."
+                    ) from error
+                end = start + len(line)
+                yield JsonLine(number, start, value), end
+                start = end
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 @contextmanager
@@ -207,7 +273,7 @@ def open_json_lines(path: Path) -> Iterator[JsonLines]:
     directory = path.parent
     with writable(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+b")
+        file = path.open("ab", buffering=0)
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

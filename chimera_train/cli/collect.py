@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from chimera_train.cli.collect_runs import merge, status
 from chimera_train.cli.collect_steps import steps
 from chimera_train.cli.common import (
     JsonOption,
@@ -28,6 +29,8 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True, help="Run workflows on a pool, or profile an engine's steps."
     )
     group.command()(traces)
+    group.command()(status)
+    group.command()(merge)
     group.command()(steps)
     group.command("import")(import_programs)
     group.command()(import_steps)
@@ -54,14 +57,29 @@ def traces(
     ] = None,
     concurrency: Annotated[
         int | None,
-        typer.Option("--concurrency", show_default="8", help="Programs in flight at each engine."),
+        typer.Option("--concurrency", show_default="8", help="Requests in flight at each engine."),
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option("--temperature", show_default="0", help="Sampling temperature.")
+        float | None,
+        typer.Option(
+            "--temperature", show_default="0", help="Of stages for which the workflow does not say."
+        ),
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option("--top-p", help="Likewise; the engine's own where neither says."),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option("--max-tokens", help="Bounds the output of every stage, not the workflow."),
     ] = None,
     seed: Annotated[
         int | None,
         typer.Option("--seed", show_default="0", help="Draws the questions, seeds the sampling."),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option("--shard", help="i/n: only the i-th of n parts of the questions."),
     ] = None,
     no_text: Annotated[
         bool, typer.Option("--no-text", help="Store lengths and scores, not the stages' texts.")
@@ -87,7 +105,10 @@ def traces(
         "samples": samples,
         "concurrency": concurrency,
         "temperature": temperature,
+        "top_p": top_p,
+        "max_tokens": max_tokens,
         "seed": seed,
+        "shard": shard,
         "texts": False if no_text else None,
     }
     settings = settings_from(params, "collect_traces", CollectSettings, "collect traces", options)

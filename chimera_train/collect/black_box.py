@@ -21,7 +21,7 @@ import numpy as np
 import openai
 
 from chimera_train.collect.alive import require_alive
-from chimera_train.collect.runner import Endpoint, open_endpoint
+from chimera_train.collect.request import Endpoint, open_endpoint
 from chimera_train.collect.step_plan import Cell, plan_cells
 from chimera_train.collect.token_stream import stream_tokens
 from chimera_train.collect.token_times import (

@@ -1,26 +1,35 @@
 """From finished programs to the files of a data set: table rows, the tables, the provenance."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from chimera_train.collect import provenance
 from chimera_train.collect.jobs import Job
-from chimera_train.collect.journal import Journal
+from chimera_train.collect.journal import Journal, Pieces, Stored
+from chimera_train.collect.request import StageResult
 from chimera_train.collect.runner import ProgramResult
+from chimera_train.errors import ChimeraError
 from chimera_train.files import read_json_object, write_json
 from chimera_train.predict.tokens import TokenCounter
 from chimera_train.tasks.model import Question
-from chimera_train.traces.schemas import SCHEMA_VERSION
+from chimera_train.traces.schemas import SCHEMA_VERSION, SCHEMAS
 from chimera_train.traces.store import write_table
 
 __all__ = [
-    "Counts", "completed_programs", "is_complete", "program_id", "program_row", "stage_rows",
-    "write_data_set",
+    "Brief", "Counts", "brief", "completed_programs", "is_complete", "program_id", "program_row",
+    "stage_rows", "write_data_set", "write_questions",
 ]  # fmt: skip
+
+
+class Brief(NamedTuple):
+    """What is wanted of every program of a journal at any time."""
+
+    error: str | None
+    n_stages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +42,12 @@ class Counts:
     first_error: str | None
 
     @classmethod
-    def of(cls, journal: Journal) -> "Counts":
-        """Count what is in ``journal``."""
-        entries = journal.entries.values()
-        errors = [entry["program"]["error"] for entry in entries]
-        errors = [error for error in errors if error is not None]
-        stages = sum(len(entry["stages"]) for entry in entries)
-        return cls(len(entries), len(errors), stages, errors[0] if errors else None)
+    def of(cls, entries: Pieces) -> "Counts":
+        """Count what is in a journal that was opened with ``brief``."""
+        briefs: Collection[Brief] = entries.briefs.values()
+        errors = [brief.error for brief in briefs if brief.error is not None]
+        stages = sum(brief.n_stages for brief in briefs)
+        return cls(len(briefs), len(errors), stages, errors[0] if errors else None)
 
 
 def program_id(entry: Mapping[str, Any]) -> str:
@@ -47,13 +55,25 @@ def program_id(entry: Mapping[str, Any]) -> str:
     return str(entry["program"]["program_id"])
 
 
-def completed_programs(journal: Journal) -> set[str]:
-    """Ids of the programs in ``journal`` that have no error."""
-    return {name for name, entry in journal.entries.items() if entry["program"]["error"] is None}
+def brief(entry: Mapping[str, Any]) -> Brief:
+    """The brief of a journal's entry."""
+    return Brief(entry["program"]["error"], len(entry["stages"]))
+
+
+def completed_programs(entries: Pieces) -> set[str]:
+    """Ids of the programs in a journal that have no error."""
+    return {name for name, brief in entries.briefs.items() if brief.error is None}
 
 
 def program_row(
-    job: Job, result: ProgramResult, *, workflow: str, engine: str, seed: int, score: float | None
+    job: Job,
+    result: ProgramResult,
+    *,
+    workflow: str,
+    engine: str,
+    seed: int,
+    score: float | None,
+    attempts: int,
 ) -> dict[str, Any]:
     """A row of ``programs``; ``score`` is None for a program that failed."""
     return {
@@ -72,27 +92,41 @@ def program_row(
         "score": score,
         "correct": None if score is None else score >= 1.0,
         "error": result.error,
+        "attempts": attempts,
     }
 
 
 def stage_rows(
-    result: ProgramResult, counter: TokenCounter | None, *, temperature: float, texts: bool
+    result: ProgramResult, counter: TokenCounter | None, *, texts: bool
 ) -> list[dict[str, Any]]:
-    """The rows of ``stages``; without ``counter`` the tokens of the parts are unknown."""
+    """The rows of ``stages``; without ``counter`` the tokens of parts of a text are unknown."""
     rows = []
     for index, stage in enumerate(result.stages):
         row = asdict(stage)
         row |= {
             "program_id": result.program_id,
             "stage_index": index,
-            "temperature": temperature,
-            "system_tokens": None if counter is None else counter.count(stage.system_text),
-            "user_tokens": None if counter is None else counter.count(stage.user_text),
+            "system_tokens": _count(counter, stage, stage.system_text),
+            "user_tokens": _count(counter, stage, stage.user_text),
+            "reasoning_tokens": _reasoning_tokens(counter, stage),
         }
         if not texts:
             row |= {"system_text": None, "user_text": None, "output_text": None}
-        rows.append(row)
+        rows.append({name: row[name] for name in SCHEMAS["stages"].names if name in row})
     return rows
+
+
+def _count(counter: TokenCounter | None, stage: StageResult, text: str) -> int | None:
+    return None if counter is None or stage.tool is not None else counter.count(text)
+
+
+def _reasoning_tokens(counter: TokenCounter | None, stage: StageResult) -> int | None:
+    """Of the output: as the endpoint counted, or as its model's tokenizer counts what it showed."""
+    if stage.reasoning_tokens is not None or stage.tool is not None or stage.error is not None:
+        return stage.reasoning_tokens
+    counted = _count(counter, stage, stage.reasoning_text) if stage.reasoning_text else 0
+    # Tokens cut the text at other places than its parts were: never more than all.
+    return None if counted is None else min(counted, stage.output_tokens)
 
 
 def is_complete(out: Path) -> bool:
@@ -105,32 +139,57 @@ def is_complete(out: Path) -> bool:
     return path.exists() and read_json_object(path).get("status") == "complete"
 
 
+def write_questions(out: Path, questions: Sequence[Question]) -> None:
+    """Write the table of questions, of which programs are made."""
+    write_table(out, "questions", map(_question_row, questions))
+
+
 def write_data_set(
-    out: Path, journal: Journal, jobs: Sequence[Job], questions: Sequence[Question]
-) -> None:
-    """Write the programs of ``journal`` in the order of ``jobs``; the provenance last."""
-    entries = [journal.entries[job.program_id] for job in jobs if job.program_id in journal.entries]
-    write_table(out, "programs", [_with_time(entry["program"]) for entry in entries])
-    write_table(out, "stages", [row for entry in entries for row in entry["stages"]])
-    write_table(out, "questions", [_question_row(question) for question in questions])
-    counts = Counts.of(journal)
-    completed = counts.programs - counts.failed
-    write_json(
-        out / provenance.FILE_NAME,
-        {
-            "schema_version": SCHEMA_VERSION,
-            "status": "complete" if completed == len(jobs) else "partial",
-            "settings": journal.settings,
-            "counts": {
-                "programs": counts.programs,
-                "failed": counts.failed,
-                "stages": counts.stages,
-                "questions": len(questions),
+    out: Path,
+    settings: Mapping[str, Any],
+    stored: Stored | Journal,
+    wanted: Sequence[str],
+    n_questions: int,
+    *,
+    is_whole: bool = True,
+) -> Counts:
+    """Write the programs of a journal in the order of ``wanted`` (their ids); provenance last.
+
+    The table of questions is there already. Without ``is_whole``, more than ``wanted`` belongs to
+    the data set.
+
+    Raises:
+        ChimeraError: the disk is full or fails; the tables of before stay.
+    """
+    entries = stored.entries
+    here = [name for name in wanted if name in entries]
+    counts = Counts.of(entries)
+    completed = len(completed_programs(entries))
+    try:
+        write_table(out, "programs", (_with_time(entries[name]["program"]) for name in here))
+        write_table(out, "stages", (row for name in here for row in entries[name]["stages"]))
+        write_json(
+            out / provenance.FILE_NAME,
+            {
+                "schema_version": SCHEMA_VERSION,
+                "status": "complete" if is_whole and completed == len(wanted) else "partial",
+                "settings": settings,
+                "counts": {
+                    "programs": counts.programs,
+                    "failed": counts.failed,
+                    "stages": counts.stages,
+                    "questions": n_questions,
+                },
+                "runs": stored.runs,
+                "ended_at": provenance.now(),
             },
-            "runs": journal.runs,
-            "ended_at": provenance.now(),
-        },
-    )
+        )
+    except OSError as error:
+        raise ChimeraError(
+            f"The tables in {out} cannot be written ({error.strerror or error}): every finished"
+            " program is in its journal; free space and run the same command again."
+        ) from error
+    return counts
 
 
 def _with_time(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 import httpx2
 
-from chimera_train.collect.runner import ProgramResult, open_endpoint, run_program
+from chimera_train.collect.request import open_endpoint
+from chimera_train.collect.runner import ProgramResult, Sampling, run_program
 from chimera_train.errors import ChimeraError
 from chimera_train.output import Output
 from chimera_train.tasks.model import Question
@@ -68,10 +69,9 @@ async def drive(
                     endpoint,
                     workflow,
                     question,
+                    Sampling(seed, temperature),
                     program_id=program_id,
                     sample=index,
-                    seed=seed,
-                    temperature=temperature,
                 )
                 await control.post(f"/programs/{quote(program_id)}/end")
                 progress.advance(bar)

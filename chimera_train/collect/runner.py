@@ -7,83 +7,35 @@ workflow and stage in headers, which engines ignore.
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
-import httpx2
-import openai
-
-from chimera_train.relay.events import Event, EventSplitter
+from chimera_train.collect.request import Call, Endpoint, StageResult, ask, ms_since
 from chimera_train.tasks.model import Question
-from chimera_train.workflows.model import Stage, Workflow, render, verdict
+from chimera_train.workflows.fan_out import items, numbered
+from chimera_train.workflows.model import Items, Stage, Workflow, render, verdict
 
-__all__ = [
-    "Endpoint", "ProgramResult", "StageResult", "open_endpoint", "request_seed", "run_program",
-]  # fmt: skip
+__all__ = ["ProgramResult", "Sampling", "Tool", "request_seed", "run_program"]
 
-_MAX_ATTEMPTS = 3
-_RETRY_PAUSE_S = 0.25
-# Generous where the machine is busy: a server that is starved of CPU is slow to accept.
-_TIMEOUT = httpx2.Timeout(600.0, connect=30.0)
+#: Answers a tool stage: its input text on one question; blocking, and never raises.
+Tool = Callable[[Question, str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where requests go; ``client`` retries nothing, since retries are made, and counted, here."""
-
-    client: openai.AsyncOpenAI
-    model: str
-
-
-@asynccontextmanager
-async def open_endpoint(base_url: str, model: str) -> AsyncIterator[Endpoint]:
-    """An endpoint for use in the running event loop, where alone its connections are valid.
-
-    Proxies are never used for loopback.
-    """
-    loopback = urlsplit(base_url).hostname in {"127.0.0.1", "localhost", "::1"}
-    async with openai.AsyncOpenAI(
-        base_url=base_url,
-        api_key="none",
-        max_retries=0,
-        timeout=_TIMEOUT,
-        http_client=openai.DefaultAsyncHttpxClient(trust_env=not loopback),
-    ) as client:
-        yield Endpoint(client, model)
-
-
-@dataclass(frozen=True, slots=True)
-class StageResult:
-    """One request and its reply. Times are measured by the client, of the last attempt.
+class Sampling:
+    """How requests are sampled where the workflow does not say.
 
     Attributes:
-        prompt_tokens, output_tokens: as the endpoint counted them; 0 when the request failed.
-        queue_ms: the endpoint's own measurement, where it reports one
-            (vLLM: ``--enable-per-request-metrics``).
-        ttft_ms: request sent until the first chunk of the stream that carries a choice.
-        e2e_ms: request sent until the stream ended or failed.
-        attempt: 1 for the first; more when a connection failed before the first token.
-        error: None when the reply is whole.
+        seed: every request's own is made of it (``request_seed``).
+        temperature, top_p: of stages without their own; None for ``top_p``: it is not sent.
+        max_tokens: of every stage, in place of the workflow's; None: the workflow's.
     """
 
-    stage: str
-    role: str
-    system_text: str
-    user_text: str
-    output_text: str
-    prompt_tokens: int
-    output_tokens: int
-    finish_reason: str | None
-    queue_ms: float | None
-    ttft_ms: float | None
-    e2e_ms: float
-    max_tokens: int
-    attempt: int
-    error: str | None
+    seed: int
+    temperature: float
+    top_p: float | None = None
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +47,7 @@ class ProgramResult:
         stages: in the order in which they were sent; skipped stages are absent.
         answer: output of the first of ``workflow.answer`` that ran; empty when none did.
         error: the first failed stage's error; None when every stage that had to run completed.
+        is_lost: whether a connection failed, and nothing else did.
     """
 
     program_id: str
@@ -103,6 +56,7 @@ class ProgramResult:
     stages: tuple[StageResult, ...]
     answer: str
     error: str | None
+    is_lost: bool = False
 
     @property
     def output_tokens(self) -> int:
@@ -110,9 +64,12 @@ class ProgramResult:
         return sum(stage.output_tokens for stage in self.stages)
 
 
-def request_seed(seed: int, question_id: str, sample: int, stage: str) -> int:
+def request_seed(
+    seed: int, question_id: str, sample: int, stage: str, branch: int | None = None
+) -> int:
     """The sampling seed of one request, below 2**31: the same in every run and on every model."""
-    digest = hashlib.sha256(f"{seed}\0{question_id}\0{sample}\0{stage}".encode()).digest()
+    name = stage if branch is None else f"{stage}#{branch}"
+    digest = hashlib.sha256(f"{seed}\0{question_id}\0{sample}\0{name}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 
 
@@ -120,168 +77,149 @@ async def run_program(
     endpoint: Endpoint,
     workflow: Workflow,
     question: Question,
+    sampling: Sampling,
     *,
     program_id: str,
     sample: int,
-    seed: int,
-    temperature: float,
+    tools: Mapping[str, Tool] = {},
 ) -> ProgramResult:
     """Run ``workflow`` on ``question``; stages whose dependencies are met run at the same time.
 
-    A stage with a ``when`` whose verdict was not given is skipped; a skipped stage does not hold
-    up the stages that depend on it, in whose texts it is empty. After a failed stage no further
-    stage is started. Failures of the endpoint are recorded in the result, never raised.
+    A stage with a ``when`` whose verdict was not given is skipped, and so is one that fans out over
+    no item; a skipped stage does not hold up the stages that depend on it, in whose texts it is
+    empty. After a failed stage no further stage is started. Failures of the endpoint are recorded
+    in the result, never raised. ``tools`` has every tool that the workflow names.
     """
-    sent: list[str] = []
-    results: dict[str, StageResult] = {}
-    tasks: dict[str, asyncio.Task[None]] = {}
+    program = _Program(endpoint, workflow, question, sampling, program_id, sample, tools)
+    return await program.run()
 
-    async def run(stage: Stage) -> None:
-        for name in stage.depends_on:
-            await tasks[name]
-        if any(result.error is not None for result in results.values()):
-            return
-        texts = {name: result.output_text for name, result in results.items()}
-        when = stage.when
-        if when is not None and verdict(texts.get(when.stage, "")) != when.verdict:
-            return
-        sent.append(stage.id)
-        values = {"question": question.text, **texts}
-        results[stage.id] = await _request(
-            endpoint,
-            stage,
-            system=render(stage.system, values),
-            user=render(stage.user, values),
-            seed=request_seed(seed, question.question_id, sample, stage.id),
-            temperature=temperature,
-            headers={"X-Program-Id": program_id, "X-Workflow": workflow.name, "X-Stage": stage.id},
+
+class _Program:
+    """A program while it runs."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        workflow: Workflow,
+        question: Question,
+        sampling: Sampling,
+        program_id: str,
+        sample: int,
+        tools: Mapping[str, Tool],
+    ) -> None:
+        self._endpoint = endpoint
+        self._workflow = workflow
+        self._question = question
+        self._sampling = sampling
+        self._program_id = program_id
+        self._sample = sample
+        self._tools = tools
+        self._start = 0.0
+        self._rows: dict[int, StageResult] = {}
+        self._n_sent = 0
+        self._texts: dict[str, str] = {}
+        # The rows whose outputs whoever depends on a stage has waited for.
+        self._rows_of: dict[str, tuple[int, ...]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> ProgramResult:
+        started_at = datetime.now(UTC)
+        self._start = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for name in self._workflow.order():
+                self._tasks[name] = group.create_task(self._run_stage(self._workflow.stage(name)))
+        latency_ms = ms_since(self._start)
+        stages = [self._rows[index] for index in sorted(self._rows)]
+        # A program starts when its first request is sent, however long that had to wait.
+        first_ms = min((stage.start_ms for stage in stages), default=0.0)
+        failed = [stage for stage in stages if stage.error is not None]
+        return ProgramResult(
+            program_id=self._program_id,
+            started_at=started_at + timedelta(milliseconds=first_ms),
+            latency_ms=latency_ms - first_ms,
+            stages=tuple(replace(stage, start_ms=stage.start_ms - first_ms) for stage in stages),
+            answer=next(
+                (self._texts[name] for name in self._workflow.answer if name in self._texts), ""
+            ),
+            error=failed[0].error if failed else None,
+            is_lost=bool(failed) and all(stage.is_lost for stage in failed),
         )
 
-    started_at = datetime.now(UTC)
-    start = time.perf_counter()
-    async with asyncio.TaskGroup() as group:
-        for stage_id in workflow.order():
-            tasks[stage_id] = group.create_task(run(workflow.stage(stage_id)))
-    stages = tuple(results[stage_id] for stage_id in sent)
-    errors = [result.error for result in stages if result.error is not None]
-    return ProgramResult(
-        program_id=program_id,
-        started_at=started_at,
-        latency_ms=_ms_since(start),
-        stages=stages,
-        answer=next((results[name].output_text for name in workflow.answer if name in results), ""),
-        error=errors[0] if errors else None,
-    )
+    async def _run_stage(self, stage: Stage) -> None:
+        for name in stage.depends_on:
+            await self._tasks[name]
+        if any(row.error is not None for row in self._rows.values()):
+            return
+        after = tuple(sorted({row for name in stage.depends_on for row in self._rows_of[name]}))
+        branches = self._branches(stage)
+        if not branches:
+            self._rows_of[stage.id] = after
+            return
+        rows = range(self._n_sent, self._n_sent + len(branches))
+        self._n_sent = rows.stop
+        await asyncio.gather(
+            *(
+                self._run_branch(stage, row, None if stage.fan_out is None else branch, item, after)
+                for branch, (row, item) in enumerate(zip(rows, branches, strict=True))
+            )
+        )
+        self._rows_of[stage.id] = tuple(rows)
+        outputs = [self._rows[row].output_text for row in rows]
+        self._texts[stage.id] = outputs[0] if stage.fan_out is None else numbered(outputs)
 
+    def _branches(self, stage: Stage) -> list[str]:
+        """The item of every copy that is to run, empty where there is none."""
+        when, fan_out = stage.when, stage.fan_out
+        if when is not None and verdict(self._texts.get(when.stage, "")) != when.verdict:
+            return []
+        if isinstance(fan_out, Items):
+            return items(self._texts.get(fan_out.items_of, ""), fan_out.max)
+        return [""] * (fan_out or 1)
 
-async def _request(
-    endpoint: Endpoint,
-    stage: Stage,
-    *,
-    system: str,
-    user: str,
-    seed: int,
-    temperature: float,
-    headers: Mapping[str, str],
-) -> StageResult:
-    messages = [{"role": "system", "content": system}] if system else []
-    messages.append({"role": "user", "content": user})
-    attempt = 1
-    while True:
-        reply = _Reply()
-        error: str | None = None
-        try:
-            # The raw stream: the client's own parser costs 0.2 ms a token, on cores that engines
-            # on this machine need.
-            async with endpoint.client.chat.completions.with_streaming_response.create(
-                model=endpoint.model,
-                messages=messages,
-                max_tokens=stage.max_tokens,
-                temperature=temperature,
-                seed=seed,
-                stream=True,
-                stream_options={"include_usage": True},
-                extra_headers=headers,
-            ) as response:
-                splitter = EventSplitter()
-                async for data in response.iter_bytes():
-                    for event in splitter.feed(data):
-                        reply.add(event)
-            error = reply.problem()
-        except (openai.APIConnectionError, httpx2.TransportError) as failure:
-            if attempt < _MAX_ATTEMPTS and reply.ttft_ms is None and not _is_timeout(failure):
-                await asyncio.sleep(_RETRY_PAUSE_S * attempt)
-                attempt += 1
-                continue
-            error = f"connection failed: {failure.__cause__ or failure!r}"
-        except openai.APIStatusError as failure:
-            body = failure.body
-            message = body.get("message") if isinstance(body, dict) else None
-            error = f"HTTP {failure.status_code}: {message or failure.message}"
-        except (openai.APIError, AttributeError, KeyError, TypeError) as failure:
-            # The last three: events of another shape than a chat completion's.
-            error = f"bad reply: {failure!r}"
+    async def _run_branch(
+        self, stage: Stage, row: int, branch: int | None, item: str, after: tuple[int, ...]
+    ) -> None:
+        values = {**self._texts, "question": self._question.text, "item": item}
+        user = render(stage.user, values)
+        if stage.tool is not None:
+            self._rows[row] = await self._use_tool(stage, stage.tool, user, after)
+            return
+        sampling, own = self._sampling, stage.temperature
+        call = Call(
+            stage=stage.id,
+            role=stage.role,
+            branch=branch,
+            after=after,
+            system_text=render(stage.system, values),
+            user_text=user,
+            max_tokens=sampling.max_tokens or stage.max_tokens,
+            temperature=sampling.temperature if own is None else own,
+            top_p=stage.top_p or sampling.top_p,
+            seed=request_seed(
+                sampling.seed, self._question.question_id, self._sample, stage.id, branch
+            ),
+        )
+        headers = {
+            "X-Program-Id": self._program_id,
+            "X-Workflow": self._workflow.name,
+            "X-Stage": stage.id,
+        }
+        self._rows[row] = await ask(
+            self._endpoint, call, headers=headers, program_start=self._start
+        )
+
+    async def _use_tool(
+        self, stage: Stage, tool: str, text: str, after: tuple[int, ...]
+    ) -> StageResult:
+        start = time.perf_counter()
+        report = await asyncio.to_thread(self._tools[tool], self._question, text)
         return StageResult(
             stage=stage.id,
             role=stage.role,
-            system_text=system,
-            user_text=user,
-            output_text="".join(reply.parts),
-            prompt_tokens=reply.prompt_tokens,
-            output_tokens=reply.output_tokens,
-            finish_reason=reply.finish_reason,
-            queue_ms=reply.queue_ms,
-            ttft_ms=reply.ttft_ms,
-            e2e_ms=_ms_since(reply.start),
-            max_tokens=stage.max_tokens,
-            attempt=attempt,
-            error=error,
+            after=after,
+            user_text=text,
+            tool=tool,
+            output_text=report,
+            start_ms=(start - self._start) * 1000,
+            e2e_ms=ms_since(start),
         )
-
-
-class _Reply:
-    """What a stream has brought so far."""
-
-    def __init__(self) -> None:
-        self.start = time.perf_counter()
-        self.parts: list[str] = []
-        self.ttft_ms: float | None = None
-        self.finish_reason: str | None = None
-        self.prompt_tokens = 0
-        self.output_tokens = 0
-        self.queue_ms: float | None = None
-        self._has_usage = False
-        self._failure: Mapping[str, Any] | None = None
-
-    def add(self, event: Event) -> None:
-        self._failure = event.error or self._failure
-        for choice in event.choices:
-            # Also without text: the first token may be one that shows nothing, such as the end.
-            if self.ttft_ms is None:
-                self.ttft_ms = _ms_since(self.start)
-            content = (choice.get("delta") or {}).get("content")
-            if content:
-                self.parts.append(content)
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
-        if event.usage is not None and event.payload is not None:
-            self._has_usage = True
-            self.prompt_tokens = event.usage["prompt_tokens"]
-            self.output_tokens = event.usage["completion_tokens"]
-            self.queue_ms = (event.payload.get("metrics") or {}).get("queue_time_ms")
-
-    def problem(self) -> str | None:
-        if self._failure is not None:
-            return f"the stream failed: {self._failure.get('message')}"
-        if self.finish_reason is None:
-            return "the stream ended before the reply did"
-        return None if self._has_usage else "the reply has no token counts (usage)"
-
-
-def _is_timeout(failure: Exception) -> bool:
-    """Whether the endpoint was reached but kept silent: trying again would double the work."""
-    unreached = isinstance(failure.__cause__ or failure, httpx2.ConnectTimeout)
-    return not unreached and isinstance(failure, openai.APITimeoutError | httpx2.TimeoutException)
-
-
-def _ms_since(start: float) -> float:
-    return (time.perf_counter() - start) * 1000

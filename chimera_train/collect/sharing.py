@@ -20,7 +20,7 @@ from pydantic import Field
 
 from chimera_train.collect import provenance
 from chimera_train.collect.alive import require_alive
-from chimera_train.collect.runner import Endpoint, open_endpoint
+from chimera_train.collect.request import Endpoint, open_endpoint
 from chimera_train.collect.token_stream import stream_tokens
 from chimera_train.config import Settings
 from chimera_train.errors import ConfigError, EngineError

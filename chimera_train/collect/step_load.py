@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from chimera_train.collect.device import read_clocks
-from chimera_train.collect.runner import Endpoint
+from chimera_train.collect.request import Endpoint
 from chimera_train.collect.step_plan import Cell
 from chimera_train.collect.token_stream import stream_tokens
 from chimera_train.pool.schema import EngineInfo

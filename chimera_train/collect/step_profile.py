@@ -14,7 +14,7 @@ from chimera_train.collect import provenance
 from chimera_train.collect.alive import require_alive
 from chimera_train.collect.device import clock_changes
 from chimera_train.collect.journal import Journal, differences
-from chimera_train.collect.runner import open_endpoint
+from chimera_train.collect.request import open_endpoint
 from chimera_train.collect.step_data_set import StepsResult, write_profile
 from chimera_train.collect.step_load import Load
 from chimera_train.collect.step_log import COLUMNS, StepLogReader

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import openai
 
-from chimera_train.collect.runner import Endpoint
+from chimera_train.collect.request import Endpoint
 from chimera_train.errors import EngineError
 from chimera_train.relay.events import EventSplitter
 

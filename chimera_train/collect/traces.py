@@ -1,28 +1,37 @@
 """Collecting traces: every question, sample and model once, resumable after any interruption."""
 
 import asyncio
+import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.progress import Progress
 
 from chimera_train.collect import provenance
-from chimera_train.collect.alive import require_alive
+from chimera_train.collect.crew import run_jobs
 from chimera_train.collect.data_set import (
     Counts,
+    brief,
     completed_programs,
     is_complete,
     program_id,
     program_row,
     stage_rows,
     write_data_set,
+    write_questions,
 )
-from chimera_train.collect.jobs import CollectSettings, Job, identity, plan_jobs
+from chimera_train.collect.jobs import (
+    CollectSettings,
+    Job,
+    identity,
+    plan_jobs,
+    require_variety,
+    shard,
+)
 from chimera_train.collect.journal import Journal, open_journal
-from chimera_train.collect.runner import Endpoint, ProgramResult, open_endpoint, run_program
+from chimera_train.collect.runner import ProgramResult, Tool
 from chimera_train.errors import ChimeraError, ConfigError
 from chimera_train.output import Output
 from chimera_train.pool.launch import RunningEngine, running_pool
@@ -33,8 +42,8 @@ from chimera_train.workflows.model import Workflow
 
 __all__ = ["CollectResult", "collect_traces"]
 
-# A dying engine answers with errors for a moment; also keeps a failing one from being hammered.
-_PAUSE_AFTER_FAILURE_S = 0.5
+# Left on the disk for the tables, beside half of the journal, of which they are made.
+_ROOM_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,44 +78,54 @@ def collect_traces(
     """Run ``workflow`` on questions of ``task`` with every model, and write the trace tables.
 
     All engines, or those named in ``engines``, work at the same time; replicas of a model share
-    its programs. Each finished program is stored in a journal before another takes its place, so
-    that a run that was killed or interrupted goes on where it stopped; failed programs are tried
-    again. The tables and then ``provenance.json`` are written when the run ends, in whatever way.
+    its programs. Each finished program is stored in a journal, so that a run that was killed or
+    interrupted goes on where it stopped; failed programs are tried again. Engines that were started
+    here and are lost are started again, others are waited for. The tables and then
+    ``provenance.json`` are written when the run ends, in whatever way.
 
     Raises:
-        ConfigError: before any engine is started: an unknown engine, no questions, or a directory
-            that cannot be written, is in use, or holds programs of other settings.
-        EngineError: an engine did not start, or died; what was finished is kept.
-        ChimeraError: every program failed.
+        ConfigError: before any engine is started: an unknown engine, no questions, a tool that the
+            task lacks, samples that would be the same, or a directory that cannot be written, is
+            in use, or holds programs of other settings.
+        EngineError: an engine did not start, or died and did not come back; what was finished is
+            kept.
+        ChimeraError: every program failed, or the disk is full.
     """
     specs = pool.select(engines)
-    questions = task.questions(settings.limit, settings.seed)
+    drawn = task.questions(settings.limit, settings.seed)
+    questions = shard(drawn, settings.shard)
     if not specs or not questions:
+        part = f" in shard {settings.shard}" if settings.shard else ""
         raise ConfigError(
             f"The selection is empty: {len(specs)} engines, {len(questions)} questions of task"
-            f" '{task.name}'."
+            f" '{task.name}'{part}."
         )
+    require_variety(workflow, settings)
+    tools = _tools(workflow, task)
     models = list(dict.fromkeys(spec.model for spec in specs))
     jobs = plan_jobs(workflow, questions, models, settings)
-    decisive = identity(task, workflow, questions, models, settings)
-    with open_journal(out, decisive, program_id) as journal:
-        completed = completed_programs(journal)
+    decisive = identity(task, workflow, drawn, models, settings)
+    with open_journal(out, decisive, program_id, brief) as journal:
+        completed = completed_programs(journal.entries)
         missing = [job for job in jobs if job.program_id not in completed]
         if not missing and is_complete(out):
             output.info(f"{out} is complete: nothing to do.")
-            return _result(Counts.of(journal), len(completed), tokens_per_s=None)
+            return _result(Counts.of(journal.entries), len(completed), tokens_per_s=None)
         tokens_per_s: float | None = None
         try:
             if missing:
-                collector = _Collector(journal, task, workflow, settings, models)
+                keeper = _Keeper(out, journal, task, workflow, settings, models)
                 with running_pool(pool, log_dir=out / "logs", output=output, only=engines) as ready:
+                    write_questions(out, questions)
                     journal.begin_run(provenance.describe_run(ready))
-                    tokens_per_s = _run(collector, ready, jobs, missing, output)
+                    tokens_per_s = _run(keeper, ready, jobs, missing, tools, output)
         finally:
             journal.seal()
-            counts = Counts.of(journal)
+            counts = Counts.of(journal.entries)
             if counts.programs:
-                write_data_set(out, journal, jobs, questions)
+                write_questions(out, questions)
+                wanted = [job.program_id for job in jobs]
+                write_data_set(out, decisive, journal, wanted, len(questions))
                 _say_what_is_missing(counts, len(jobs), output)
         if counts.failed == len(jobs):
             raise ChimeraError(f"Every program failed; the first error: {counts.first_error}.")
@@ -117,11 +136,33 @@ def _result(counts: Counts, resumed: int, tokens_per_s: float | None) -> Collect
     return CollectResult(counts.programs, counts.stages, counts.failed, resumed, tokens_per_s)
 
 
-class _Collector:
-    """Runs programs and stores them."""
+def _tools(workflow: Workflow, task: Task) -> dict[str, Tool]:
+    """What the tool stages of ``workflow`` run.
+
+    Raises:
+        ConfigError: the task does not have it.
+    """
+    tools: dict[str, Tool] = {}
+    for stage in workflow.stages:
+        if stage.tool is None:
+            continue
+        tool = getattr(task, stage.tool, None)
+        if tool is None:
+            raise ConfigError(
+                f"Task '{task.name}' has no {stage.tool.replace('_', ' ')}, which stage"
+                f" '{stage.id}' of workflow '{workflow.name}' runs: use a task of programs, or a"
+                " workflow without that tool."
+            )
+        tools[stage.tool] = tool
+    return tools
+
+
+class _Keeper:
+    """Grades and stores programs."""
 
     def __init__(
         self,
+        out: Path,
         journal: Journal,
         task: Task,
         workflow: Workflow,
@@ -129,53 +170,43 @@ class _Collector:
         models: Sequence[str],
     ) -> None:
         self.settings = settings
+        self.workflow = workflow
+        self._out = out
         self._journal = journal
         self._task = task
-        self._workflow = workflow
         paths = {model: provenance.tokenizer_path(model) for model in models}
         self._counters = {model: TokenCounter(path) for model, path in paths.items() if path}
 
-    async def collect(self, job: Job, engine: RunningEngine, endpoint: Endpoint) -> ProgramResult:
-        """Run one program and store it.
+    def store(self, job: Job, result: ProgramResult, *, engine: str, attempts: int) -> None:
+        """Grade one program and store it.
 
         Raises:
-            EngineError: the engine has died; the program is not stored.
+            ChimeraError: the disk is full.
         """
-        result = await run_program(
-            endpoint,
-            self._workflow,
-            job.question,
-            program_id=job.program_id,
-            sample=job.sample,
-            seed=self.settings.seed,
-            temperature=self.settings.temperature,
-        )
-        if result.error is not None:
-            await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
-            await asyncio.to_thread(require_alive, engine)
-        # Grading may take its time and the disk too: neither may hold up the other streams.
-        await asyncio.to_thread(self._store, job, engine.spec.name, result)
-        return result
-
-    def _store(self, job: Job, engine: str, result: ProgramResult) -> None:
         score = None
         if result.error is None:
             score = self._task.grade(job.question, result.answer)
         program = program_row(
             job,
             result,
-            workflow=self._workflow.name,
+            workflow=self.workflow.name,
             engine=engine,
             seed=self.settings.seed,
             score=score,
+            attempts=attempts,
         )
-        stages = stage_rows(
-            result,
-            self._counters.get(job.model),
-            temperature=self.settings.temperature,
-            texts=self.settings.texts,
-        )
+        counter = self._counters.get(job.model)
+        stages = stage_rows(result, counter, texts=self.settings.texts)
+        self._require_room()
         self._journal.append({"program": program, "stages": stages})
+
+    def _require_room(self) -> None:
+        free = shutil.disk_usage(self._out).free
+        if free < _ROOM_BYTES + self._journal.size_bytes / 2:
+            raise ChimeraError(
+                f"The disk of {self._out} is almost full ({free >> 20} MiB free), and the tables"
+                " have to be written to it: free space and run the same command again."
+            )
 
 
 class _Board:
@@ -197,10 +228,11 @@ class _Board:
 
 
 def _run(
-    collector: _Collector,
+    keeper: _Keeper,
     engines: Sequence[RunningEngine],
     jobs: Sequence[Job],
     missing: Sequence[Job],
+    tools: Mapping[str, Tool],
     output: Output,
 ) -> float:
     """Run the missing programs; output tokens per second of all engines together."""
@@ -211,42 +243,20 @@ def _run(
             total = sum(job.model == model for job in jobs)
             left = sum(job.model == model for job in missing)
             boards[model] = _Board(progress, model, total, total - left)
-        try:
-            asyncio.run(_run_all(collector, engines, missing, boards))
-        except ExceptionGroup as group:
-            raise _first(group) from group
+        asyncio.run(
+            run_jobs(
+                missing,
+                engines,
+                keeper.workflow,
+                keeper.settings,
+                tools=tools,
+                store=keeper.store,
+                stored=lambda job, result: boards[job.model].add(result),
+                output=output,
+            )
+        )
     tokens = sum(board.output_tokens for board in boards.values())
     return tokens / (time.monotonic() - start)
-
-
-async def _run_all(
-    collector: _Collector,
-    engines: Sequence[RunningEngine],
-    missing: Sequence[Job],
-    boards: Mapping[str, _Board],
-) -> None:
-    # One iterator for each model, from which the workers of its engines take turns.
-    queues = {model: iter([job for job in missing if job.model == model]) for model in boards}
-
-    async def work(jobs: Iterator[Job], engine: RunningEngine, endpoint: Endpoint) -> None:
-        for job in jobs:
-            boards[job.model].add(await collector.collect(job, engine, endpoint))
-
-    async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-        for engine in engines:
-            if engine.spec.model not in queues:
-                continue
-            endpoint = await stack.enter_async_context(
-                open_endpoint(engine.base_url, engine.served_model)
-            )
-            for _ in range(collector.settings.concurrency):
-                group.create_task(work(queues[engine.spec.model], engine, endpoint))
-
-
-def _first(group: ExceptionGroup[Exception]) -> Exception:
-    """The failure that made the others stop."""
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, ExceptionGroup) else first
 
 
 def _say_what_is_missing(counts: Counts, wanted: int, output: Output) -> None:

@@ -39,6 +39,7 @@ class RunningEngine:
         served_model: the name to put in requests.
         log_path: what the server prints; None for an engine that was not started here.
         ready_s: seconds from its start until it was healthy; None as above.
+        restarts: how often it was started again.
     """
 
     spec: EngineSpec
@@ -46,7 +47,22 @@ class RunningEngine:
     served_model: str
     log_path: Path | None = None
     ready_s: float | None = None
+    restarts: int = 0
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    _server: "_Server | None" = field(default=None, repr=False)
+
+    def restart(self) -> None:
+        """Start an engine that was started here once more, as it was and on its port.
+
+        What is left of it is stopped first. Returns at once: it is ready when it is healthy. The
+        log of before is kept beside the new one, as ``<engine>.<restarts>.log``.
+        """
+        if self._process is None or self._server is None or self.log_path is None:
+            raise ValueError(f"engine '{self.spec.name}' was not started here")
+        _stop([self])
+        self.restarts += 1
+        self.log_path.rename(self.log_path.with_suffix(f".{self.restarts}.log"))
+        self._process = _spawn(self._server, self.log_path)
 
     def check_alive(self) -> None:
         """Return if the engine's process runs, or if the engine was not started here.
@@ -171,11 +187,18 @@ def _server(
 
 
 def _start(server: _Server, log_dir: Path) -> RunningEngine:
-    name = server.spec.name
+    log_path = log_dir / f"{server.spec.name}.log"
+    process = _spawn(server, log_path)
+    base_url = f"http://127.0.0.1:{server.port}/v1"
+    return RunningEngine(
+        server.spec, base_url, server.spec.model, log_path, _process=process, _server=server
+    )
+
+
+def _spawn(server: _Server, log_path: Path) -> subprocess.Popen[bytes]:
     supervisor = [sys.executable, "-I", supervise.__file__, str(os.getpid()), str(_GRACE_S)]
-    log_path = log_dir / f"{name}.log"
     with log_path.open("wb") as log:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             supervisor + server.command,
             env=server.environment,
             stdin=subprocess.DEVNULL,
@@ -184,8 +207,6 @@ def _start(server: _Server, log_dir: Path) -> RunningEngine:
             # Ctrl-C in a terminal reaches this program alone, which then stops the engines.
             start_new_session=True,
         )
-    base_url = f"http://127.0.0.1:{server.port}/v1"
-    return RunningEngine(server.spec, base_url, server.spec.model, log_path, _process=process)
 
 
 def _await_ready(engines: Sequence[tuple[RunningEngine, float]], output: Output) -> None:

@@ -27,7 +27,7 @@ class RunStore:
     def __init__(self, lines: JsonLines) -> None:
         self.figures: dict[str, Mapping[str, Any]] = {}
         self._lines = lines
-        for number, entry in lines.read():
+        for number, _, entry in lines.read():
             try:
                 self.figures[entry["key"]] = dict(entry["figures"])
             except (KeyError, TypeError, ValueError) as error:

@@ -44,7 +44,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
 
 DEMO = Path(__file__).parents[2] / "pipelines/demo/pool.yaml"
 ENGINE = "llama"
-TIMES = ["started_at", "program_latency_ms", "queue_ms", "ttft_ms", "e2e_ms"]
+TIMES = ["started_at", "program_latency_ms", "queue_ms", "start_ms", "ttft_ms", "e2e_ms"]
 
 
 @pytest.fixture

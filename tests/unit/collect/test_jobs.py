@@ -5,8 +5,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from chimera_train.collect.jobs import CollectSettings, identity, plan_jobs
-from chimera_train.workflows.model import Workflow
+from chimera_train.collect.jobs import (
+    CollectSettings,
+    identity,
+    plan_jobs,
+    require_variety,
+    shard,
+)
+from chimera_train.errors import ConfigError
+from chimera_train.workflows.model import Workflow, load_workflow
 
 MODELS = ["a", "b"]
 
@@ -36,9 +43,13 @@ def test_ids_do_not_depend_on_what_else_is_collected(task: Any, workflow: Workfl
 
 
 @pytest.mark.parametrize(
-    "change", [{"seed": 1}, {"temperature": 0.6}], ids=lambda change: next(iter(change))
+    "change",
+    [{"seed": 1}, {"temperature": 0.6}, {"top_p": 0.9}, {"max_tokens": 9}],
+    ids=lambda change: next(iter(change)),
 )
-def test_ids_depend_on_seed_and_temperature(task: Any, workflow: Workflow, change: Any) -> None:
+def test_ids_depend_on_what_requests_are_sampled_by(
+    task: Any, workflow: Workflow, change: Any
+) -> None:
     ids = {job.program_id for job in plan(task, workflow)}
     assert ids.isdisjoint(job.program_id for job in plan(task, workflow, **change))
 
@@ -58,7 +69,8 @@ def test_identity_is_all_settings_but_concurrency(task: Any, workflow: Workflow)
         return identity(task, workflow, questions, MODELS, made)
 
     assert of(concurrency=1) == of(concurrency=2)
-    for change in ({"limit": 4}, {"seed": 4}, {"texts": False}, {"temperature": 0.1}):
+    changes = ({"limit": 4}, {"seed": 4}, {"texts": False}, {"temperature": 0.1}, {"shard": "1/2"})
+    for change in changes:
         assert of(**change) != of()
     assert of(limit=4)["questions"] != of()["questions"]
 
@@ -70,10 +82,61 @@ def test_identity_is_all_settings_but_concurrency(task: Any, workflow: Workflow)
         ({"samples": 0}, "greater than 0"),
         ({"concurrency": -1}, "greater than 0"),
         ({"temperature": -0.1}, "greater than or equal to 0"),
-        ({"samples": 2}, "temperature above 0"),
+        ({"top_p": 0}, "greater than 0"),
+        ({"top_p": 1.1}, "less than or equal to 1"),
+        ({"max_tokens": 0}, "greater than 0"),
+        ({"shard": "0/4"}, "'0/4' is not like 1/4"),
+        ({"shard": "5/4"}, "'5/4' is not like 1/4"),
+        ({"shard": "1"}, "'1' is not like 1/4"),
         ({"limits": 3}, "Extra inputs"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         CollectSettings(**settings)
+
+
+def test_ids_of_collections_from_before_stages_could_say_more_stay(task: Any) -> None:
+    """Computed by the version that knew neither fan-out, tools nor sampling of stages."""
+    (job,) = plan_jobs(load_workflow("math"), task.questions(1, 0), ["a"], CollectSettings())
+    assert job.program_id == "b14d15b38ac7fafd50bf4946"
+    stored = identity(task, load_workflow("math"), task.questions(1, 0), ["a"], CollectSettings())
+    assert set(stored) == {
+        "task", "questions", "workflow", "models", "limit", "samples", "temperature", "seed",
+        "texts",
+    }  # fmt: skip
+    assert set(stored["workflow"]["stages"][0]) == {
+        "id", "role", "system", "user", "depends_on", "when", "max_tokens",
+    }  # fmt: skip
+
+
+def test_shards_are_a_partition_that_does_not_depend_on_the_other_questions(task: Any) -> None:
+    questions = task.questions(40, 0)
+    parts = [shard(questions, f"{index}/3") for index in (1, 2, 3)]
+    assert sorted(q.question_id for part in parts for q in part) == sorted(
+        q.question_id for q in questions
+    )
+    assert all(parts)
+    assert shard(questions[:9], "2/3") == [q for q in questions[:9] if q in parts[1]]
+    assert shard(questions, None) == questions
+
+
+@pytest.mark.parametrize(
+    ("settings", "change", "words"),
+    [
+        ({"samples": 2}, {}, "several samples need a temperature above 0"),
+        ({}, {"fan_out": 3}, "the 3 copies of stage 'verify' need a temperature above 0"),
+        ({}, {"fan_out": 3, "temperature": 0.0}, "copies of stage 'verify'"),
+    ],
+)
+def test_the_same_output_is_not_collected_twice(
+    workflow: Workflow, settings: Any, change: Any, words: str
+) -> None:
+    values = workflow.model_dump()
+    values["stages"][1] |= change
+    values["stages"] = values["stages"][:2]
+    values["answer"] = ["solve"]
+    with pytest.raises(ConfigError, match=words):
+        require_variety(Workflow.model_validate(values), CollectSettings(**settings))
+    values["stages"][1] |= {"temperature": 0.5}
+    require_variety(Workflow.model_validate(values), CollectSettings(**settings))

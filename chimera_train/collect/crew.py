@@ -1,0 +1,202 @@
+"""Running programs on many engines: who takes which, what is tried again, and when it is stored."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from typing import Protocol
+
+from chimera_train.collect.gate import Gate
+from chimera_train.collect.jobs import CollectSettings, Job
+from chimera_train.collect.request import open_endpoint
+from chimera_train.collect.runner import ProgramResult, Tool, run_program
+from chimera_train.collect.station import Station
+from chimera_train.errors import EngineError
+from chimera_train.output import Output
+from chimera_train.pool.launch import RunningEngine
+from chimera_train.workflows.model import Workflow
+
+__all__ = ["JobQueue", "Store", "run_jobs"]
+
+# A program may be what kills its engine.
+_MAX_ATTEMPTS = 4
+# A dying engine answers with errors for a moment; also keeps a failing one from being hammered.
+_PAUSE_AFTER_FAILURE_S = 0.5
+# Grading may wait for processes; they share this machine's cores with what else runs here.
+_GRADERS = 8
+
+
+class Store(Protocol):
+    """Takes a finished program; blocking, called from threads."""
+
+    def __call__(self, job: Job, result: ProgramResult, *, engine: str, attempts: int) -> None: ...
+
+
+class JobQueue:
+    """The programs of one model, of which its engines take turns; for one event loop."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.waiting = deque(jobs)
+        self._in_flight = 0
+        self._changed = asyncio.Condition()
+
+    async def take(self) -> Job | None:
+        """The next program; waits while one in flight may still be given back. None: all done."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.waiting or not self._in_flight)
+            if not self.waiting:
+                return None
+            self._in_flight += 1
+            return self.waiting.popleft()
+
+    async def done(self, job: Job, *, give_back: bool = False) -> None:
+        """``job`` is finished, or another engine has to run it."""
+        async with self._changed:
+            self._in_flight -= 1
+            if give_back:
+                self.waiting.appendleft(job)
+            if give_back or not self._in_flight:
+                self._changed.notify_all()
+
+
+async def run_jobs(
+    jobs: Sequence[Job],
+    engines: Sequence[RunningEngine],
+    workflow: Workflow,
+    settings: CollectSettings,
+    *,
+    tools: Mapping[str, Tool],
+    store: Store,
+    stored: Callable[[Job, ProgramResult], None],
+    output: Output,
+) -> None:
+    """Run every program of ``jobs`` on an engine of its model.
+
+    Engines that are lost are had back (``Station``), and programs that were in flight there begin
+    anew. An engine that does not come back leaves its programs to the others of its model. Results
+    are stored while the next programs run already, but never many behind.
+
+    Args:
+        jobs: the programs.
+        engines: where they may run.
+        workflow: what a program is.
+        settings: how many at a time, and how requests are sampled.
+        tools: every tool that the workflow names.
+        store: keeps a finished program.
+        stored: told of every program once it is kept, in the event loop.
+        output: where losses are told.
+
+    Raises:
+        EngineError: engines are gone, and with them the last ones of a model.
+        ChimeraError: what ``store`` raised.
+    """
+    crew = _Crew(jobs, workflow, settings, tools, store, stored)
+    with ThreadPoolExecutor(_GRADERS, thread_name_prefix="grade") as crew.graders:
+        try:
+            await crew.run(engines, output)
+        except ExceptionGroup as group:
+            raise _first(group) from group
+    for queue in crew.queues.values():
+        if queue.waiting and crew.lost:
+            raise crew.lost[0]
+    for error in crew.lost:
+        output.warn(f"{error} Its programs were run by other engines of its model.")
+
+
+class _Crew:
+    """The workers of all engines and what they share."""
+
+    graders: ThreadPoolExecutor
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        workflow: Workflow,
+        settings: CollectSettings,
+        tools: Mapping[str, Tool],
+        store: Store,
+        stored: Callable[[Job, ProgramResult], None],
+    ) -> None:
+        models = dict.fromkeys(job.model for job in jobs)
+        self.queues = {m: JobQueue([job for job in jobs if job.model == m]) for m in models}
+        self.lost: list[EngineError] = []
+        self._workflow = workflow
+        self._settings = settings
+        self._tools = tools
+        self._store = store
+        self._stored = stored
+
+    async def run(self, engines: Sequence[RunningEngine], output: Output) -> None:
+        """Run all; errors of the workers come as a group."""
+        concurrency = self._settings.concurrency
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+            # Backs up to the engines, rather than into memory, where grading is too slow.
+            room = asyncio.Semaphore(2 * concurrency * len(engines))
+            for engine in engines:
+                if engine.spec.model not in self.queues:
+                    continue
+                endpoint = await stack.enter_async_context(
+                    open_endpoint(engine.base_url, engine.served_model, Gate(concurrency))
+                )
+                station = Station(engine, endpoint, output)
+                for _ in range(concurrency):
+                    group.create_task(self._work(station, group, room))
+
+    async def _work(
+        self, station: Station, group: asyncio.TaskGroup, room: asyncio.Semaphore
+    ) -> None:
+        queue = self.queues[station.engine.spec.model]
+        while (job := await queue.take()) is not None:
+            try:
+                result, attempts = await self._run_program(job, station)
+            except EngineError as error:
+                if error not in self.lost:
+                    self.lost.append(error)
+                await queue.done(job, give_back=True)
+                return
+            await room.acquire()
+            engine = station.engine.spec.name
+            keeping = group.create_task(self._keep(job, result, engine, attempts))
+            keeping.add_done_callback(lambda _: room.release())
+            await queue.done(job)
+
+    async def _run_program(self, job: Job, station: Station) -> tuple[ProgramResult, int]:
+        """Run one program to its end, from its first stage again where the engine was lost.
+
+        Raises:
+            EngineError: the engine does not come back.
+        """
+        attempt = 1
+        while True:
+            generation = station.generation
+            result = await run_program(
+                station.endpoint,
+                self._workflow,
+                job.question,
+                self._settings.sampling,
+                program_id=job.program_id,
+                sample=job.sample,
+                tools=self._tools,
+            )
+            if result.error is None:
+                station.served()
+                return result, attempt
+            await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
+            is_intact = await station.is_intact(generation)
+            if (is_intact and not result.is_lost) or attempt == _MAX_ATTEMPTS:
+                return result, attempt
+            attempt += 1
+
+    async def _keep(self, job: Job, result: ProgramResult, engine: str, attempts: int) -> None:
+        # Grading may take its time and the disk too: neither may hold up the streams.
+        await asyncio.get_running_loop().run_in_executor(
+            self.graders, lambda: self._store(job, result, engine=engine, attempts=attempts)
+        )
+        self._stored(job, result)
+
+
+def _first(group: ExceptionGroup[Exception]) -> Exception:
+    """The failure that made the others stop."""
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, ExceptionGroup) else first
