@@ -7,11 +7,14 @@ import typer
 from chimera_train.cli.collect_runs import merge, status
 from chimera_train.cli.collect_steps import steps
 from chimera_train.cli.common import (
+    HashKeyOption,
     JsonOption,
+    NoTextOption,
     OutDir,
     ParamsOption,
     PoolOption,
     QuietOption,
+    RedactOption,
     TrackOption,
     settings_from,
     tracked,
@@ -81,9 +84,9 @@ def traces(
         str | None,
         typer.Option("--shard", help="i/n: only the i-th of n parts of the questions."),
     ] = None,
-    no_text: Annotated[
-        bool, typer.Option("--no-text", help="Store lengths and scores, not the stages' texts.")
-    ] = False,
+    no_text: NoTextOption = False,
+    redact: RedactOption = None,
+    hash_key_file: HashKeyOption = None,
     params: ParamsOption = None,
     track: TrackOption = None,
     quiet: QuietOption = False,
@@ -93,6 +96,7 @@ def traces(
     from dataclasses import asdict
 
     from chimera_train.collect.jobs import CollectSettings
+    from chimera_train.collect.privacy import open_privacy
     from chimera_train.collect.provenance import FILE_NAME as PROVENANCE
     from chimera_train.collect.traces import collect_traces
     from chimera_train.pool.schema import load_pool
@@ -112,6 +116,9 @@ def traces(
         "texts": False if no_text else None,
     }
     settings = settings_from(params, "collect_traces", CollectSettings, "collect traces", options)
+    privacy = open_privacy(
+        out, no_text=not settings.texts, redact=redact or (), hash_key_file=hash_key_file
+    )
     what = {"task": task, "workflow": workflow, **settings.model_dump()}
     with tracked(track, "collect_traces", what) as run:
         result = asdict(
@@ -123,8 +130,10 @@ def traces(
                 settings,
                 output=output,
                 engines=engine,
+                privacy=privacy,
             )
         )
+        result["replacements"] = privacy.replacements
         if run is not None:
             run.metrics(result)
             run.artifact(out / PROVENANCE)
