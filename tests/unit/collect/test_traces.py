@@ -25,6 +25,7 @@ from chimera_train.collect.privacy import REDACTED, Privacy
 from chimera_train.collect.traces import CollectResult, collect_traces
 from chimera_train.errors import ChimeraError, ConfigError, EngineError
 from chimera_train.files import read_json
+from chimera_train.hashed_text import HashKey
 from chimera_train.output import Output
 from chimera_train.pool.launch import RunningEngine
 from chimera_train.pool.schema import EngineSpec, Launch, Pool
@@ -548,3 +549,15 @@ def test_shards_are_one_collection(rig: Rig, engine: Any, tmp_path: Path) -> Non
 def test_an_empty_shard_is_refused(rig: Rig, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="0 questions of task 'numbers' in shard 2/9"):
         rig.collect(tmp_path / "out", limit=1, shard="2/9")
+
+
+def test_shards_without_texts_need_one_key(rig: Rig, tmp_path: Path) -> None:
+    key, other = HashKey(bytes(32)), HashKey(bytes(range(32)))
+    shards = [tmp_path / f"shard{index}" for index in (1, 2, 3)]
+    for index, out in enumerate(shards, start=1):
+        privacy = Privacy(key=key if index < 3 else other)
+        rig.collect(out, limit=20, shard=f"{index}/3", texts=False, privacy=privacy)
+    merge_collections(shards[:2], tmp_path / "merged")
+    assert read_table(tmp_path / "merged", "questions")["features"].notna().all()
+    with pytest.raises(ConfigError, match="hash_key is "):
+        merge_collections(shards, tmp_path / "all")
