@@ -18,6 +18,8 @@ Outputs without a token, which a few models of GSM8K gave, are left out. The id 
 hash of its normalised text, without options, so that no text is on both sides of a split.
 """
 
+import gzip
+import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,21 +28,14 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from chimera_train.collect.imports.program import text_id, word_tokens
+from chimera_train.collect.imports.public import llm_calls
 from chimera_train.errors import DataError
 from chimera_train.history import History
 from chimera_train.traces.split import folds
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "pipelines" / "public"))
-from prepare import (
-    GSM8K,
-    GSM8K_STAGES,
-    MAPCODER,
-    MMLU_PRO,
-    llm_calls,
-    read_lines,
-    text_id,
-    word_tokens,
-)
+from prepare import GSM8K, GSM8K_STAGES, MAPCODER, MMLU_PRO
 from script import default_data, run
 
 __all__ = [
@@ -100,7 +95,8 @@ def lines_of(path: Path) -> Iterator[dict[str, Any]]:
             f"{path} is missing: give the folder of the public data with --data, or in"
             " CHIMERA_SHARED_DATA."
         )
-    return read_lines(path)
+    with gzip.open(path, "rt", encoding="utf-8") as stream:
+        yield from map(json.loads, stream)
 
 
 def mathcoder(data: Path) -> Iterator[Program]:

@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from length_data import Program, gsm8k, mapcoder, mathcoder, mmlu_pro
-from prepare import text_id
 
+from chimera_train.collect.imports.program import text_id
 from chimera_train.router.labels import RouterData, router_data
 from chimera_train.traces.store import Traces
 

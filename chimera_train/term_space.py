@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -9,8 +10,9 @@ from scipy.sparse import csr_matrix
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from chimera_train.hashed_text import Text
 from chimera_train.predict.text import TextSketch
-from chimera_train.predict.text_columns import TERM
+from chimera_train.predict.text_columns import terms_of
 
 __all__ = ["TermSpace", "fit_term_space"]
 
@@ -27,7 +29,7 @@ class TermSpace:
         directions: leading singular vectors as columns, shape (n_terms, k).
     """
 
-    names: list[str]
+    names: Sequence[str | int]
     idf: Floats
     vectors: csr_matrix
     directions: Floats
@@ -40,20 +42,19 @@ class TermSpace:
 
 
 def fit_term_space(
-    texts: Sequence[str], *, components: int, max_vocabulary: int, seed: int
+    texts: Sequence[Text], *, components: int, max_vocabulary: int, seed: int
 ) -> TermSpace:
     """The words and pairs of words that two of the texts share.
 
     Args:
-        texts: to fit on.
+        texts: to fit on, all plain or all hashed.
         components: most singular vectors.
         max_vocabulary: most terms, the most frequent first.
         seed: of the decomposition.
     """
     none = TermSpace([], np.zeros(0), csr_matrix((len(texts), 0)), np.zeros((0, 0)))
     vectorizer = TfidfVectorizer(
-        token_pattern=TERM.pattern,
-        ngram_range=(1, 2),
+        analyzer=_words_and_pairs,
         sublinear_tf=True,
         min_df=2,
         max_features=max_vocabulary,
@@ -71,3 +72,10 @@ def fit_term_space(
         svd.fit(vectors)
     names = vectorizer.get_feature_names_out().tolist()
     return TermSpace(names, vectorizer.idf_, vectors, svd.components_.T)
+
+
+def _words_and_pairs(text: Text) -> Sequence[str | int]:
+    if isinstance(text, str):
+        words = terms_of(text)
+        return [*words, *map(" ".join, pairwise(words))]
+    return [*text.words, *text.pairs]

@@ -7,15 +7,19 @@ import typer
 from chimera_train.cli.collect_runs import merge, status
 from chimera_train.cli.collect_steps import steps
 from chimera_train.cli.common import (
+    HashKeyOption,
     JsonOption,
+    NoTextOption,
     OutDir,
     ParamsOption,
     PoolOption,
     QuietOption,
+    RedactOption,
     TrackOption,
     settings_from,
     tracked,
 )
+from chimera_train.cli.import_programs import import_programs
 from chimera_train.cli.import_steps import import_steps
 from chimera_train.output import Output, table
 
@@ -31,6 +35,7 @@ def register(app: typer.Typer) -> None:
     group.command()(status)
     group.command()(merge)
     group.command()(steps)
+    group.command("import")(import_programs)
     group.command()(import_steps)
     app.add_typer(group, name="collect")
 
@@ -79,9 +84,6 @@ def traces(
         str | None,
         typer.Option("--shard", help="i/n: only the i-th of n parts of the questions."),
     ] = None,
-    no_text: Annotated[
-        bool, typer.Option("--no-text", help="Store lengths and scores, not the stages' texts.")
-    ] = False,
     data: Annotated[
         str | None,
         typer.Option("--data", help="File, or directory of a data set, instead of the task's own."),
@@ -90,6 +92,9 @@ def traces(
         bool,
         typer.Option("--allow-code-execution", help="Run programs of models, in sandboxes."),
     ] = False,
+    no_text: NoTextOption = False,
+    redact: RedactOption = None,
+    hash_key_file: HashKeyOption = None,
     params: ParamsOption = None,
     track: TrackOption = None,
     quiet: QuietOption = False,
@@ -99,6 +104,7 @@ def traces(
     from dataclasses import asdict
 
     from chimera_train.collect.jobs import CollectSettings
+    from chimera_train.collect.privacy import open_privacy
     from chimera_train.collect.provenance import FILE_NAME as PROVENANCE
     from chimera_train.collect.traces import collect_traces
     from chimera_train.pool.schema import load_pool
@@ -118,6 +124,9 @@ def traces(
         "texts": False if no_text else None,
     }
     settings = settings_from(params, "collect_traces", CollectSettings, "collect traces", options)
+    privacy = open_privacy(
+        out, no_text=not settings.texts, redact=redact or (), hash_key_file=hash_key_file
+    )
     what = {"task": task, "workflow": workflow, **settings.model_dump()}
     with (
         open_task(task, data=data, allow_code_execution=allow_code_execution) as opened,
@@ -132,8 +141,10 @@ def traces(
                 settings,
                 output=output,
                 engines=engine,
+                privacy=privacy,
             )
         )
+        result["replacements"] = privacy.replacements
         if run is not None:
             run.metrics(result)
             run.artifact(out / PROVENANCE)

@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from chimera_train.tracking import StageRun
 
 __all__ = [
+    "HashKeyOption",
     "JsonOption",
+    "NoTextOption",
     "OutDir",
     "ParamsOption",
     "PoolOption",
     "QuietOption",
+    "RedactOption",
     "TracesOption",
     "TrackOption",
     "plot_option",
@@ -38,6 +41,29 @@ OutDir = Annotated[Path, typer.Option("--out", help="Directory to write.")]
 ParamsOption = Annotated[
     Path | None,
     typer.Option("--params", help="Parameter file (YAML); this command reads its own section."),
+]
+NoTextOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-text",
+        help="Store counts, and keyed hashes of the words of user messages, instead of texts.",
+    ),
+]
+RedactOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--redact",
+        metavar="REGEX",
+        help="Replace what matches in every text before it is stored; can be given several times.",
+    ),
+]
+HashKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--hash-key-file",
+        help="Key of the hashes of --no-text, made if there is none; OUT.hash-key unless given."
+        " 'fit length' needs it, and who has it can test words: do not give it away with the data.",
+    ),
 ]
 TrackOption = Annotated[
     str | None,

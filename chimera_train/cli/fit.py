@@ -63,6 +63,14 @@ def length(
         Path | None,
         plot_option("--quality-plot", "how well they are predicted"),
     ] = None,
+    hash_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--hash-key-file",
+            help="Key of traces without texts (--no-text), which becomes part of the result;"
+            " TRACES.hash-key, if there is one, unless given.",
+        ),
+    ] = None,
     track: TrackOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
@@ -71,6 +79,7 @@ def length(
     from chimera_train.cli.length_figures import length_summary
     from chimera_train.config import load_section
     from chimera_train.errors import ConfigError
+    from chimera_train.hashed_text import HashKey, key_path
     from chimera_train.length.fit import fit_and_write
     from chimera_train.length.settings import LengthSettings
     from chimera_train.traces.store import load_traces
@@ -79,9 +88,14 @@ def length(
     if search and target == "rank":
         raise ConfigError("--search tries settings of estimators, and a ranker has none.")
     settings = load_section(params, "fit_length", LengthSettings)
+    if hash_key_file is None and key_path(traces).exists():
+        hash_key_file = key_path(traces)
+    key = None if hash_key_file is None else HashKey.read(hash_key_file)
     loaded = load_traces(traces)
     with tracked(track, "fit_length", {**settings.model_dump(), "target": target}) as run:
-        found = fit_and_write(loaded, out, settings, output, target, trials=search, curve=curve)
+        found = fit_and_write(
+            loaded, out, settings, output, target, trials=search, curve=curve, key=key
+        )
         if plot is not None:
             from chimera_train.report.lengths import plot_lengths
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from chimera_train.collect import provenance
 from chimera_train.collect.jobs import Job
 from chimera_train.collect.journal import Journal, Pieces, Stored, read_journal
+from chimera_train.collect.privacy import Privacy
 from chimera_train.collect.request import StageResult
 from chimera_train.collect.runner import ProgramResult
 from chimera_train.errors import ChimeraError, DataError
@@ -21,7 +22,7 @@ from chimera_train.traces.store import write_table
 
 __all__ = [
     "Brief", "Counts", "brief", "completed_programs", "is_complete", "program_id", "program_row",
-    "read_collection", "stage_rows", "write_data_set", "write_questions",
+    "question_rows", "read_collection", "stage_rows", "write_data_set",
 ]  # fmt: skip
 
 
@@ -112,7 +113,7 @@ def program_row(
 
 
 def stage_rows(
-    result: ProgramResult, counter: TokenCounter | None, *, texts: bool
+    result: ProgramResult, counter: TokenCounter | None, privacy: Privacy
 ) -> list[dict[str, Any]]:
     """The rows of ``stages``; without ``counter`` the tokens of parts of a text are unknown."""
     rows = []
@@ -125,8 +126,7 @@ def stage_rows(
             "user_tokens": _count(counter, stage, stage.user_text),
             "reasoning_tokens": _reasoning_tokens(counter, stage),
         }
-        if not texts:
-            row |= {"system_text": None, "user_text": None, "output_text": None}
+        row = privacy.stage(row)
         rows.append({name: row[name] for name in SCHEMAS["stages"].names if name in row})
     return rows
 
@@ -152,11 +152,6 @@ def is_complete(out: Path) -> bool:
     """
     path = out / provenance.FILE_NAME
     return path.exists() and read_json_object(path).get("status") == "complete"
-
-
-def write_questions(out: Path, questions: Sequence[Question]) -> None:
-    """Write the table of questions, of which programs are made."""
-    write_table(out, "questions", map(_question_row, questions))
 
 
 def write_data_set(
@@ -211,10 +206,16 @@ def _with_time(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "started_at": datetime.fromisoformat(row["started_at"])}
 
 
-def _question_row(question: Question) -> dict[str, Any]:
-    return {
-        "question_id": question.question_id,
-        "task": question.task,
-        "text": question.text,
-        "metadata": json.dumps(question.metadata, sort_keys=True),
-    }
+def question_rows(questions: Sequence[Question], privacy: Privacy) -> list[dict[str, Any]]:
+    """The rows of ``questions``."""
+    return [
+        privacy.question(
+            {
+                "question_id": question.question_id,
+                "task": question.task,
+                "text": question.text,
+                "metadata": json.dumps(question.metadata, sort_keys=True),
+            }
+        )
+        for question in questions
+    ]

@@ -68,6 +68,7 @@ def length_card(manifest: LengthManifest, traces: Mapping[str, Any] | None = Non
         traces: what identifies the traces, by name, such as a fingerprint.
     """
     metrics = manifest.metrics
+    is_hashed = manifest.sketch == "hashed"
     data = {
         **(traces or {}),
         "programs judged": metrics.get("n_programs", "none"),
@@ -80,6 +81,7 @@ def length_card(manifest: LengthManifest, traces: Mapping[str, Any] | None = Non
         use=_USE[manifest.target],
         data=markdown_table(("", "value"), list(data.items())),
         sketch="; numbers counted in the user message and a sketch of its text"
+        + (" (keyed hashes of its words; the key is a file of this directory)" * is_hashed)
         if manifest.sketch
         else "",
         sharing="All models share one predictor, which is told the model."

@@ -10,6 +10,7 @@ import pandas as pd
 from lightgbm import Booster
 from quantile_forest import RandomForestQuantileRegressor
 
+from chimera_train.hashed_text import HashKey
 from chimera_train.length.boosted import boosted_arrays, fit_boosters
 from chimera_train.length.calibration import calibrated, covered, observed_cells, reserved
 from chimera_train.length.forests import fit_forest, forest_arrays
@@ -67,27 +68,30 @@ class FittedLength:
 
 
 def fit_estimators(
-    rows: pd.DataFrame, settings: LengthSettings, embedder: Embedder | None = None
+    rows: pd.DataFrame,
+    settings: LengthSettings,
+    embedder: Embedder | None = None,
+    key: HashKey | None = None,
 ) -> FittedLength:
     """Fit a sketch and estimators on ``rows`` (``rows.stage_rows``), and calibrate them.
 
     The intervals are calibrated with estimators that did not see the calibration questions; those
     that are used are fitted on all rows, like them. ``embedder`` is the encoder of
-    ``settings.sketch: encoder``.
+    ``settings.sketch: encoder``, ``key`` that of hashed texts.
     """
     is_kept = reserved(rows["question_id"])
     # Half the trees: they order worse by a trifle, and reach as far.
     fewer = settings.model_copy(update={"n_estimators": -(-settings.n_estimators // 2)})
-    _, trial = _fit_all(rows[~is_kept], fewer, embedder)
-    estimators, predictor = _fit_all(rows, settings, embedder)
+    _, trial = _fit_all(rows[~is_kept], fewer, embedder, key)
+    estimators, predictor = _fit_all(rows, settings, embedder, key)
     return FittedLength.of(estimators, calibrated(predictor, trial, rows[is_kept]), rows)
 
 
 def _fit_all(
-    rows: pd.DataFrame, settings: LengthSettings, embedder: Embedder | None
+    rows: pd.DataFrame, settings: LengthSettings, embedder: Embedder | None, key: HashKey | None
 ) -> tuple[dict[str, FittedEstimator], LengthPredictor]:
     """Estimators of all models, and the predictor that they make, uncalibrated."""
-    features, X = training_table(rows, settings, embedder)
+    features, X = training_table(rows, settings, embedder, key)
     logs = np.log1p(rows["target_tokens"].to_numpy(dtype=np.float64))
     by_model = {str(model): own for model, own in rows.groupby("model").indices.items()}
     groups = by_model if settings.per_model else {POOLED: np.arange(len(rows))}
@@ -120,10 +124,13 @@ def _fit(
 
 
 def training_table(
-    rows: pd.DataFrame, settings: LengthSettings, embedder: Embedder | None = None
+    rows: pd.DataFrame,
+    settings: LengthSettings,
+    embedder: Embedder | None = None,
+    key: HashKey | None = None,
 ) -> tuple[Features, npt.NDArray[np.float32]]:
     """What a predictor sees of ``rows``, with a sketch of their texts: shape (n, n_features)."""
-    sketch, scores = fit_sketch(rows, settings, embedder)
+    sketch, scores = fit_sketch(rows, settings, embedder, key)
     features = Features(
         sorted(rows["workflow"].unique()),
         sorted(rows["stage"].unique()),

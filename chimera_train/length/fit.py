@@ -9,11 +9,13 @@ from typing import Any
 
 import pandas as pd
 
+from chimera_train.errors import ConfigError
+from chimera_train.hashed_text import HashKey
 from chimera_train.length.estimators import FittedLength, fit_estimators
 from chimera_train.length.evaluate import Fit, predict_unseen, require_enough
 from chimera_train.length.judge import judge
 from chimera_train.length.learning import learning_curve
-from chimera_train.length.rows import stage_rows
+from chimera_train.length.rows import has_hashed_texts, stage_rows, with_hashed_texts
 from chimera_train.length.searched import searched
 from chimera_train.length.settings import LengthSettings
 from chimera_train.length.store import require_replaceable, write_length
@@ -52,6 +54,7 @@ def fit_and_write(
     *,
     trials: int = 0,
     curve: bool = False,
+    key: HashKey | None = None,
 ) -> LengthFit:
     """Fit on collected traces and write the length directory.
 
@@ -60,7 +63,8 @@ def fit_and_write(
     all but the holdout fold, which stays unseen for simulations.
 
     With ``trials`` other settings are tried before (``searched``); with ``curve`` it is also found
-    how many programs are enough (``learning_curve``).
+    how many programs are enough (``learning_curve``). ``key`` is that of traces without texts;
+    texts that there are, are hashed with it too.
 
     Raises:
         DataError: the traces are unusable or too few.
@@ -69,13 +73,22 @@ def fit_and_write(
     require_replaceable(out_dir)  # before the minutes of fitting
     rows = stage_rows(traces, target)
     require_enough(rows)
+    if key is not None:
+        rows = with_hashed_texts(rows, key)
+    elif has_hashed_texts(rows):
+        raise ConfigError(
+            "The traces hold hashes of their texts: give the key with --hash-key-file, for new"
+            " texts have to be hashed with it."
+        )
+    if key is not None and settings.encoder is not None:
+        raise ConfigError("An encoder reads texts, and hashed ones cannot be read: leave it out.")
     extra: dict[str, Any] = {}
     with open_embedder(rows, settings, output) as embedder:
-        fit: Fit = partial(fit_estimators, embedder=embedder)
+        fit: Fit = partial(fit_estimators, embedder=embedder, key=key)
         if target == "rank":
             from chimera_train.length.rank import fit_scorers  # torch takes seconds
 
-            fit = partial(fit_scorers, embedder=embedder)
+            fit = partial(fit_scorers, embedder=embedder, key=key)
         if trials:
             settings, extra["search"] = searched(rows, settings, output, fit, trials)
         judged = predict_unseen(rows, settings, output, fit)

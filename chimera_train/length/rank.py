@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 import torch
 
+from chimera_train.hashed_text import HashKey
 from chimera_train.length.estimators import FittedLength, training_table
 from chimera_train.length.settings import LengthSettings
 from chimera_train.predict.encoder import Embedder
@@ -27,10 +28,13 @@ _WEIGHT_DECAY = 1e-4
 
 
 def fit_scorers(
-    rows: pd.DataFrame, settings: LengthSettings, embedder: Embedder | None = None
+    rows: pd.DataFrame,
+    settings: LengthSettings,
+    embedder: Embedder | None = None,
+    key: HashKey | None = None,
 ) -> FittedLength:
     """Fit a sketch and a scorer per model on all ``rows`` (``rows.stage_rows``)."""
-    features, X = training_table(rows, settings, embedder)
+    features, X = training_table(rows, settings, embedder, key)
     lengths = rows["target_tokens"].to_numpy(dtype=np.float64)
     scorers = {
         str(model): fit_scorer(X[own], lengths[own], settings.seed)

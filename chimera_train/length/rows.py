@@ -7,13 +7,15 @@ row of the first stage carries the program's total. Shortest job first goes by t
 import pandas as pd
 
 from chimera_train.errors import DataError
+from chimera_train.hashed_text import HashedText, HashKey
 from chimera_train.predict.features import StageRequest
+from chimera_train.predict.hashed_sketch import hashed_text
 from chimera_train.predict.length_files import Target
 from chimera_train.traces.history import stage_history
 from chimera_train.traces.split import folds
 from chimera_train.traces.store import Traces
 
-__all__ = ["stage_requests", "stage_rows"]
+__all__ = ["has_hashed_texts", "stage_requests", "stage_rows", "with_hashed_texts"]
 
 
 def stage_rows(traces: Traces, target: Target = "remaining") -> pd.DataFrame:
@@ -34,6 +36,21 @@ def stage_rows(traces: Traces, target: Target = "remaining") -> pd.DataFrame:
         fold=folds(rows["question_id"]),
         target_tokens=remaining_tokens if target == "remaining" else rows["output_tokens"],
     )
+
+
+def has_hashed_texts(rows: pd.DataFrame) -> bool:
+    """Whether a row's text is one that was not stored."""
+    return any(isinstance(text, HashedText) for text in rows["text"])
+
+
+def with_hashed_texts(rows: pd.DataFrame, key: HashKey) -> pd.DataFrame:
+    """The rows with nothing but hashes of all texts, also of those that were stored.
+
+    Raises:
+        DataError: a text was hashed with another key.
+    """
+    known = {text: hashed_text(text, key) for text in set(rows["text"])}
+    return rows.assign(text=rows["text"].map(known))
 
 
 def stage_requests(rows: pd.DataFrame) -> list[StageRequest]:

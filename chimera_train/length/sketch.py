@@ -15,10 +15,12 @@ import pandas as pd
 from scipy.sparse import csr_matrix, hstack
 from sklearn.linear_model import Ridge
 
+from chimera_train.hashed_text import HashKey
 from chimera_train.length.judge import CELL
 from chimera_train.length.settings import LengthSettings
 from chimera_train.predict.encoder import Embedder, EncoderSketch, JointSketch
 from chimera_train.predict.features import Sketch
+from chimera_train.predict.hashed_sketch import HashedSketch
 from chimera_train.term_space import TermSpace, fit_term_space
 
 __all__ = ["fit_sketch"]
@@ -27,11 +29,15 @@ Floats = npt.NDArray[np.float64]
 
 
 def fit_sketch(
-    rows: pd.DataFrame, settings: LengthSettings, embedder: Embedder | None = None
+    rows: pd.DataFrame,
+    settings: LengthSettings,
+    embedder: Embedder | None = None,
+    key: HashKey | None = None,
 ) -> tuple[Sketch | None, Floats]:
     """A sketch of the rows' texts, and each row's score from the other folds, shape (n,).
 
-    Of TF-IDF, and of embeddings beside it where there is an ``embedder``. No sketch, and scores of
+    Of TF-IDF, and of embeddings beside it where there is an ``embedder``. Of hashed texts where
+    there is a ``key`` (``rows.with_hashed_texts``). No sketch, and scores of
     zero, where the texts tell nothing apart or the settings leave it out.
     """
     text, texts = pd.factorize(rows["text"], sort=True)
@@ -48,7 +54,8 @@ def fit_sketch(
     if not terms.names:
         return None, np.zeros(len(rows))
     coefficients, scores = _length_scores(terms.vectors, text, rows, settings.score_ridge)
-    return terms.sketch(terms.directions, coefficients), scores
+    sketch = terms.sketch(terms.directions, coefficients)
+    return sketch if key is None else HashedSketch(sketch, key), scores
 
 
 def _joint(

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -13,8 +13,9 @@ from chimera_train.length.card import length_card
 from chimera_train.length.estimators import FittedLength
 from chimera_train.length.judge import QUANTILES
 from chimera_train.length.settings import LengthSettings
-from chimera_train.predict.features import FEATURES_VERSION
+from chimera_train.predict.features import FEATURES_VERSION, Sketch
 from chimera_train.predict.fitted import save_fitted
+from chimera_train.predict.hashed_sketch import HashedSketch
 from chimera_train.predict.length import Estimator
 from chimera_train.predict.length_files import (
     MANIFEST,
@@ -22,6 +23,7 @@ from chimera_train.predict.length_files import (
     FeatureList,
     LengthManifest,
     ModelEntry,
+    SketchKind,
     Target,
 )
 from chimera_train.predict.outside import Bounds
@@ -104,7 +106,7 @@ def write_length(
             schema_version=SCHEMA_VERSION,
             target=target,
             estimator=settings.estimator,
-            sketch=None if features.sketch is None else settings.sketch,
+            sketch=_sketch_kind(features.sketch, settings),
             pooled=features.pooled,
             models={
                 model: ModelEntry(
@@ -126,6 +128,14 @@ def write_length(
         write_json(staging / METRICS, metrics)
         (staging / CARD).write_text(length_card(manifest), encoding="utf-8")
         write_json(staging / MANIFEST, manifest.model_dump())
+
+
+def _sketch_kind(
+    sketch: Sketch | None, settings: LengthSettings
+) -> SketchKind | Literal["hashed"] | None:
+    if isinstance(sketch, HashedSketch):
+        return "hashed"
+    return None if sketch is None else settings.sketch
 
 
 def file_names(models: Iterable[str]) -> dict[str, str]:

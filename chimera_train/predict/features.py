@@ -19,7 +19,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from chimera_train.errors import DataError
+from chimera_train.hashed_text import HashedText, Text
 from chimera_train.history import HISTORY_COLUMNS, History
+from chimera_train.predict.hashed_sketch import HashedSketch
 from chimera_train.predict.text_columns import TEXT_COLUMNS, text_columns
 
 __all__ = ["FEATURES_VERSION", "Features", "Sketch", "StageRequest"]
@@ -36,7 +39,7 @@ class StageRequest:
     """One stage's call as it is known when it arrives.
 
     Attributes:
-        text: the user message.
+        text: the user message; of traces without texts, what was kept of it.
         system_tokens, user_tokens: tokens of the two messages' plain text (``TokenCounter``).
         prompt_tokens: tokens of the whole prompt, chat template included.
         history: what the program has done before.
@@ -44,7 +47,7 @@ class StageRequest:
 
     workflow: str
     stage: str
-    text: str
+    text: Text
     system_tokens: int
     user_tokens: int
     prompt_tokens: int
@@ -138,9 +141,17 @@ class Features:
                     row[-1] = text[score_of_model]
         return X, novelty
 
-    def _columns_of_text(self, text: str) -> tuple[npt.NDArray[np.float32], float]:
+    def _columns_of_text(self, text: Text) -> tuple[npt.NDArray[np.float32], float]:
         """The columns that depend on the text alone, with every model's score, and the novelty."""
         assert self.sketch is not None  # noqa: S101  # the only caller has checked
+        if isinstance(text, HashedText):
+            if not isinstance(self.sketch, HashedSketch):
+                raise DataError(
+                    "The traces hold hashes of their texts, and the predictor was fitted on plain"
+                    " ones: fit it on these traces, or with the --hash-key-file of theirs."
+                )
+            sketch, novelty = self.sketch.describe(text)
+            return np.concatenate([text.numbers, sketch], dtype=np.float32), novelty
         sketch, novelty = self.sketch.describe(text)
         return np.concatenate([text_columns(text), sketch], dtype=np.float32), novelty
 

@@ -11,6 +11,7 @@ from chimera_train.files import sha256
 from chimera_train.predict.boosted import BoostedArrays
 from chimera_train.predict.features import FEATURES_VERSION, Features, Sketch
 from chimera_train.predict.forest import ForestArrays
+from chimera_train.predict.hashed_sketch import HashedSketch
 from chimera_train.predict.outside import Bounds
 from chimera_train.predict.text import TextSketch
 
@@ -73,7 +74,7 @@ class LengthManifest(Settings):
     schema_version: int
     target: Target
     estimator: EstimatorKind
-    sketch: SketchKind | None
+    sketch: SketchKind | Literal["hashed"] | None
     pooled: bool
     models: dict[str, ModelEntry] = Field(min_length=1)
     workflows: list[str]
@@ -135,11 +136,13 @@ def load_estimator(path: Path, kind: EstimatorKind) -> ForestArrays | BoostedArr
     return BoostedArrays.load(path) if kind == "boosted" else ForestArrays.load(path)
 
 
-def _load_sketch(directory: Path, kind: SketchKind | None) -> Sketch | None:
+def _load_sketch(directory: Path, kind: str | None) -> Sketch | None:
     if kind == "encoder":
         from chimera_train.predict.encoder import JointSketch  # only where it is used
 
         return JointSketch.load(directory)
+    if kind == "hashed":
+        return HashedSketch.load(directory)
     return None if kind is None else TextSketch.load(directory)
 
 

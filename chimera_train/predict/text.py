@@ -7,7 +7,7 @@ evaluates what was fitted, so that the gateway needs no scikit-learn.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -34,7 +34,8 @@ class TextSketch:
     term frequencies and l2 norm.
 
     Args:
-        terms: the vocabulary, in the order of the columns.
+        terms: the vocabulary, in the order of the columns; numbers where they are hashes
+            (``predict.hashed_sketch``).
         idf: inverse document frequency of each term, shape (n_terms,).
         directions: what to project on, as columns, shape (n_terms, k).
 
@@ -44,7 +45,7 @@ class TextSketch:
 
     def __init__(
         self,
-        terms: Sequence[str],
+        terms: Sequence[str | int],
         idf: npt.NDArray[np.float32],
         directions: npt.NDArray[np.float32],
     ) -> None:
@@ -56,7 +57,7 @@ class TextSketch:
             )
         if not (np.isfinite(idf).all() and np.isfinite(directions).all()):
             raise DataError("The text sketch has numbers that are not finite: fit again.")
-        self._terms = list(terms)
+        self._terms = terms
         self._column = {term: column for column, term in enumerate(terms)}
         self._idf = idf
         self._directions = directions
@@ -77,10 +78,15 @@ class TextSketch:
         that are not in the vocabulary, 0 to 1.
         """
         terms = terms_of(text)
-        pairs = map(" ".join, pairwise(terms))
-        counts = Counter(map(self._column.get, chain(terms, pairs)))
+        return self.weigh(terms, map(" ".join, pairwise(terms)))
+
+    def weigh(
+        self, words: Sequence[str | int], pairs: Iterable[str | int]
+    ) -> tuple[npt.NDArray[np.float64], float]:
+        """``describe`` of a text by its words and pairs of neighbours, in any order."""
+        counts = Counter(map(self._column.get, chain(words, pairs)))
         counts.pop(None, None)  # the unknown ones
-        distinct = set(terms)
+        distinct = set(words)
         novelty = len(distinct.difference(self._column)) / len(distinct) if distinct else 0.0
         if not counts:
             return np.zeros(self.n_components), novelty
@@ -91,7 +97,7 @@ class TextSketch:
 
     def save(self, directory: Path) -> list[str]:
         """Write the sketch into ``directory``; the names of the files written."""
-        write_json(directory / _VOCABULARY, self._terms)
+        write_json(directory / _VOCABULARY, list(self._terms))
         save_arrays(directory / _ARRAYS, {"idf": self._idf, "directions": self._directions})
         return list(SKETCH_FILES)
 
@@ -103,7 +109,10 @@ class TextSketch:
             DataError: a file is missing or damaged.
         """
         terms = read_json(directory / _VOCABULARY)
-        if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
+        if not isinstance(terms, list) or not (
+            all(isinstance(term, str) for term in terms)
+            or all(isinstance(term, int) for term in terms)
+        ):
             raise DataError(f"{directory / _VOCABULARY} is not a list of terms: fit again.")
         arrays = load_arrays(directory / _ARRAYS, {"idf": np.float32, "directions": np.float32})
         return cls(terms, arrays["idf"], arrays["directions"])

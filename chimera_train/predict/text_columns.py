@@ -12,7 +12,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["TERM", "TEXT_COLUMNS", "terms_of", "text_columns"]
+__all__ = ["TERM", "TEXT_COLUMNS", "TEXT_VERSION", "terms_of", "text_columns"]
+
+#: Raised whenever a term or a column changes its meaning, for data sets keep them (``--no-text``).
+TEXT_VERSION = 1
 
 #: A word of a text, after lower-casing. Unlike scikit-learn's default it keeps words of one
 #: character: in arithmetic the digits are the content.

@@ -6,6 +6,7 @@ was trained on.
 
 import pandas as pd
 
+from chimera_train.hashed_text import HashedText
 from chimera_train.history import History
 from chimera_train.traces.store import Traces
 
@@ -19,16 +20,16 @@ def stage_history(traces: Traces) -> pd.DataFrame:
     user_tokens, prompt_tokens, output_tokens, history (``history.History``), generated_tokens (by
     earlier stages), finish_reason.
 
-    ``text`` is the stage's user message; where it was not stored, the question; where neither was,
-    empty. A system prompt that was not stored is empty, too. System tokens that were not recorded
-    count as 0, user tokens as the rest of the prompt.
+    ``text`` is the stage's user message; where it was not stored, what was kept of it
+    (``HashedText``), or the question; where nothing was, empty. A system prompt that was not stored
+    is empty, too. System
+    tokens that were not recorded count as 0, user tokens as the rest of the prompt.
     """
     programs = traces.programs.set_index("program_id")
     stages = traces.stages[traces.stages["error"].isna()]
     stages = stages[stages["program_id"].isin(programs.index)]
     stages = stages.sort_values(["program_id", "stage_index"]).reset_index(drop=True)
     program = programs.loc[stages["program_id"]].reset_index()
-    question_text = traces.questions.drop_duplicates("question_id").set_index("question_id")["text"]
     system = stages["system_tokens"].fillna(0).astype("int64")
     output = stages["output_tokens"].astype("int64")
     return pd.DataFrame(
@@ -38,9 +39,7 @@ def stage_history(traces: Traces) -> pd.DataFrame:
             "model": program["model"],
             "workflow": program["workflow"],
             "stage": stages["stage"],
-            "text": stages["user_text"]
-            .fillna(program["question_id"].map(question_text))
-            .fillna(""),
+            "text": _texts(stages, program["question_id"], traces.questions),
             "system_text": stages["system_text"].astype(object).fillna(""),
             "system_tokens": system,
             "user_tokens": stages["user_tokens"]
@@ -53,6 +52,22 @@ def stage_history(traces: Traces) -> pd.DataFrame:
             "finish_reason": stages["finish_reason"],
         }
     )
+
+
+def _texts(stages: pd.DataFrame, question_ids: pd.Series, questions: pd.DataFrame) -> pd.Series:
+    """The best that is known of each stage's user message."""
+    questions = questions.drop_duplicates("question_id").set_index("question_id")
+    texts = stages["user_text"]
+    for other in (
+        stages["user_features"].map(HashedText.of_row),
+        question_ids.map(questions["text"]),
+        question_ids.map(questions["features"].map(HashedText.of_row)),
+    ):
+        if not texts.isna().any():
+            break
+        if other.notna().any():
+            texts = texts.astype(object).where(texts.notna(), other)
+    return texts.fillna("")
 
 
 def _histories(stages: pd.DataFrame) -> list[History]:

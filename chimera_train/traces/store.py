@@ -1,7 +1,8 @@
 """Reading and writing trace tables as Parquet (zstd) with a schema version."""
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,32 +17,48 @@ from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import atomic_path
 from chimera_train.traces.schemas import SCHEMA_VERSION, SCHEMAS
 
-__all__ = ["Traces", "load_traces", "read_any", "read_table", "write_table"]
+__all__ = ["Traces", "load_traces", "read_any", "read_table", "table_writer", "write_table"]
 
 _VERSION_KEY = b"schema_version"
 # Of rows in memory at once: some hundred megabytes with long texts.
 _ROW_GROUP = 10_000
 
+Row = Mapping[str, Any]
 
-def write_table(directory: Path, name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
+
+def write_table(directory: Path, name: str, rows: Iterable[Row]) -> Path:
     """Write ``rows`` as table ``name`` (a key of ``SCHEMAS``) into ``directory``, atomically.
 
     Absent columns become null. ``rows`` may be more than fit into memory. Raises ``DataError`` if a
     row does not fit the schema.
     """
-    schema = SCHEMAS[name].with_metadata({_VERSION_KEY: str(SCHEMA_VERSION).encode()})
-    path = directory / f"{name}.parquet"
-    with (
-        atomic_path(path) as temporary,
-        pq.ParquetWriter(temporary, schema, compression="zstd") as writer,
-    ):
+    with table_writer(directory, name) as write:
         batches = iter(rows)
         while batch := list(islice(batches, _ROW_GROUP)):
-            writer.write_table(_checked(name, batch, schema))
-    return path
+            write(batch)
+    return directory / f"{name}.parquet"
 
 
-def _checked(name: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+@contextmanager
+def table_writer(directory: Path, name: str) -> Iterator[Callable[[Sequence[Row]], None]]:
+    """Yield what appends rows to table ``name``, a row group each time; atomic as a whole.
+
+    Raises:
+        DataError: when called with a row that does not fit the schema.
+    """
+    # What columns mean is in the data dictionary, and not once more in every file.
+    schema = pa.schema(
+        [field.remove_metadata() for field in SCHEMAS[name]],
+        {_VERSION_KEY: str(SCHEMA_VERSION).encode()},
+    )
+    with (
+        atomic_path(directory / f"{name}.parquet") as temporary,
+        pq.ParquetWriter(temporary, schema, compression="zstd") as writer,
+    ):
+        yield lambda rows: writer.write_table(_checked(name, rows, schema))
+
+
+def _checked(name: str, rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
     try:
         data = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
         data.validate(full=True)

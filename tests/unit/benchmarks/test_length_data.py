@@ -5,8 +5,9 @@ import itertools
 import pytest
 from length_data import MOST_STAGES, Program, load, mmlu_pro, rows_of
 from length_speed import programs, prompts
-from prepare import MMLU_PRO, word_tokens
+from prepare import MMLU_PRO
 
+from chimera_train.collect.imports.program import word_tokens
 from chimera_train.errors import DataError
 from chimera_train.history import History
 

@@ -21,9 +21,11 @@ from pandas.testing import assert_frame_equal
 from chimera_train.collect import crew, station, traces
 from chimera_train.collect.jobs import CollectSettings
 from chimera_train.collect.merge import merge_collections
+from chimera_train.collect.privacy import REDACTED, Privacy
 from chimera_train.collect.traces import CollectResult, collect_traces
 from chimera_train.errors import ChimeraError, ConfigError, EngineError
 from chimera_train.files import read_json
+from chimera_train.hashed_text import HashKey
 from chimera_train.output import Output
 from chimera_train.pool.launch import RunningEngine
 from chimera_train.pool.schema import EngineSpec, Launch, Pool
@@ -51,7 +53,12 @@ class Rig:
         self.workflow = workflow
 
     def collect(
-        self, out: Path, *, engines: list[str] | None = None, **settings: Any
+        self,
+        out: Path,
+        *,
+        engines: list[str] | None = None,
+        privacy: Privacy | None = None,
+        **settings: Any,
     ) -> CollectResult:
         return collect_traces(
             self.pool,
@@ -61,6 +68,7 @@ class Rig:
             CollectSettings(**{"limit": 6, "concurrency": 2, **settings}),
             output=Output(),
             engines=engines,
+            privacy=privacy,
         )
 
 
@@ -126,11 +134,31 @@ def test_the_provenance_says_what_was_done(rig: Rig, engine: Any, tmp_path: Path
 
 
 def test_texts_are_left_out_on_request(rig: Rig, tmp_path: Path) -> None:
-    rig.collect(tmp_path, texts=False)
-    stages = read_table(tmp_path, "stages")
+    out = tmp_path / "out"
+    rig.collect(out, texts=False)
+    stages = read_table(out, "stages")
     assert stages[["system_text", "user_text", "output_text"]].isna().all(axis=None)
-    assert read_table(tmp_path, "questions")["text"][0] == "What is 0?"
-    assert "so the answer" not in (tmp_path / "journal.jsonl").read_text()
+    assert read_table(out, "questions")["text"].isna().all()
+    assert len(stages["user_features"][0]["words"]) == 3  # What is 0?
+    assert len(read_table(out, "questions")["features"][0]["words"]) == 3
+    journal = (out / "journal.jsonl").read_text()
+    assert "so the answer" not in journal
+    assert "What is 0" not in journal
+    assert (tmp_path / "out.hash-key").exists()
+
+
+def test_what_is_redacted_is_nowhere(rig: Rig, tmp_path: Path) -> None:
+    privacy = Privacy(["answer", r"What is \d"])
+    rig.collect(tmp_path, privacy=privacy)
+    stages, questions = read_table(tmp_path, "stages"), read_table(tmp_path, "questions")
+    assert stages["output_text"].str.contains(REDACTED, regex=False).any()
+    assert not stages["output_text"].str.contains("answer").any()
+    assert questions["text"][0] == f"{REDACTED}?"
+    for path in tmp_path.glob("*.*"):
+        assert b"What is 0" not in path.read_bytes()
+    assert read_table(tmp_path, "programs")["score"].notna().all()
+    with pytest.raises(ConfigError, match="redact_patterns is None, was 2"):
+        rig.collect(tmp_path)
 
 
 def test_concurrency_is_bounded_for_each_engine(rig: Rig, engine: Any, tmp_path: Path) -> None:
@@ -521,3 +549,15 @@ def test_shards_are_one_collection(rig: Rig, engine: Any, tmp_path: Path) -> Non
 def test_an_empty_shard_is_refused(rig: Rig, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="0 questions of task 'numbers' in shard 2/9"):
         rig.collect(tmp_path / "out", limit=1, shard="2/9")
+
+
+def test_shards_without_texts_need_one_key(rig: Rig, tmp_path: Path) -> None:
+    key, other = HashKey(bytes(32)), HashKey(bytes(range(32)))
+    shards = [tmp_path / f"shard{index}" for index in (1, 2, 3)]
+    for index, out in enumerate(shards, start=1):
+        privacy = Privacy(key=key if index < 3 else other)
+        rig.collect(out, limit=20, shard=f"{index}/3", texts=False, privacy=privacy)
+    merge_collections(shards[:2], tmp_path / "merged")
+    assert read_table(tmp_path / "merged", "questions")["features"].notna().all()
+    with pytest.raises(ConfigError, match="hash_key is "):
+        merge_collections(shards, tmp_path / "all")

@@ -1,0 +1,1 @@
+"""Programs out of what others logged; one module per kind of source."""
