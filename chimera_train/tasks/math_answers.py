@@ -9,7 +9,7 @@ import re
 __all__ = ["final_answer", "is_words", "normalised", "readings", "without_base"]
 
 _MARKER = re.compile(r"\banswer\b[^\n.]{0,60}?(?:\bis\b|\bwas\b|[:=])[\s:]*", re.IGNORECASE)
-_BOXED = re.compile(r"\\f?boxed\s*")
+_BOXED = re.compile(r"\\(?:boxed|fbox)\s*")
 _SENTENCE_END = re.compile(r"[.!]?(?:\s*\n|\s+(?=[A-Z]\w* )|\Z)")
 
 _SPACING = re.compile(

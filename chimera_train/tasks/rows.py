@@ -87,8 +87,6 @@ def read_rows(source: DataSource, task_file: Path) -> list[Row]:
 
 
 def _of_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    if not path.is_file():
-        raise DataError(f"{path} does not exist or is no file: name the task's data.")
     if path.name.endswith(".parquet"):
         yield from _of_parquet(path)
     elif path.name.endswith((".jsonl", ".jsonl.gz")):
@@ -119,6 +117,8 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
+    if not path.is_file():
+        raise DataError(f"{path} does not exist or is no file.")
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield from file

@@ -196,9 +196,7 @@ def test_methods_of_a_class_solution_are_called(judge):
 
 def test_public_tests_are_reported_for_a_stage_to_read(write_task):
     row = {"text": "Add.", "tests": pairs(["1 2\n", "3\n"]), "public": pairs(["2 2\n", "4\n"])}
-    path = write_task(
-        [row], kind="code", form="io", fields={**FIELDS, "public_tests": "public"}
-    )
+    path = write_task([row], kind="code", form="io", fields={**FIELDS, "public_tests": "public"})
     with open_task(path, allow_code_execution=True) as task:
         (question,) = task.questions(1, 0)
         right = task.public_tests(question, "print(sum(map(int, input().split())))")
@@ -248,7 +246,7 @@ def test_results_are_compared_as_json_has_them(found, expected, equal):
 def test_programs_are_not_run_without_permission(write_task):
     row = {"text": "q", "tests": pairs(["", ""])}
     path = write_task([row], kind="code", form="io", fields=FIELDS)
-    with pytest.raises(ConfigError, match="--allow-code-execution"), open_task(path):
+    with pytest.raises(ConfigError, match=r"--allow-code-execution"), open_task(path):
         pass
 
 
@@ -272,7 +270,10 @@ def test_problems_without_usable_tests_are_refused(write_task, form, row, wrong)
 
 @pytest.mark.parametrize(
     ("task", "file", "solution", "first"),
-    [("humaneval", "humaneval", "canonical_solution", "HumanEval/0"), ("mbpp", "mbpp", "code", "1")],
+    [
+        ("humaneval", "humaneval", "canonical_solution", "HumanEval/0"),
+        ("mbpp", "mbpp", "code", "1"),
+    ],
 )
 def test_public_problems_and_their_solutions(public_data, task, file, solution, first):
     data = public_data("code", f"{file}.jsonl.gz")
