@@ -144,7 +144,7 @@ def _completed(problem: Mapping[str, Any], code: str) -> str:
     prompt = problem.get("prompt")
     if prompt is None:
         return code
-    if re.search(rf"^\s*(async\s+)?def\s+{re.escape(problem['function'])}\b", code, re.MULTILINE):
+    if re.search(rf"^[ \t]*def[ \t]+{re.escape(problem['function'])}\b", code, re.MULTILINE):
         return f"{prompt}\n    pass\n\n{code}"
     return f"{prompt.rstrip()}\n{code}"
 

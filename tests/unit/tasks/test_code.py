@@ -9,6 +9,7 @@ from chimera_train.tasks import get_task, open_task
 from chimera_train.tasks.code import extract_code
 from chimera_train.tasks.guest.check import same
 from chimera_train.tasks.guest.values import decode, encode
+from chimera_train.tasks.rows import read_rows
 
 FIELDS = {"question": "text", "tests": "tests"}
 ADD = {"text": "Add the two numbers.", "tests": [["1 2\n", "3\n"], ["10 -4\n", "6\n"]]}
@@ -287,9 +288,7 @@ def test_public_problems_and_their_solutions(public_data, task, file, solution, 
     with open_task(task, data=str(data), allow_code_execution=True) as opened:
         question = opened.all_questions[0]
         assert question.question_id == f"{task}-{first}"
-        from chimera_train.tasks.rows import read_rows
-
-        row = read_rows(opened.settings.source, opened.task_file)[0]
+        row = next(read_rows(opened.settings.source, opened.task_file))
         assert opened.grade(question, row.values[solution]) == 1
         assert opened.grade(question, "no program") == 0
         assert opened.public_tests(question, row.values[solution]).endswith("accept")

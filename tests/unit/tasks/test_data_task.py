@@ -65,7 +65,7 @@ def test_files_of_each_kind_hold_the_same_questions(text_task, tmp_path):
 
 
 def test_a_data_set_is_loaded_as_from_the_hub(text_task, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "set").mkdir()
     (tmp_path / "set/test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     path = text_task()

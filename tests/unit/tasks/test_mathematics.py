@@ -7,6 +7,8 @@ import pytest
 
 from chimera_train.errors import DataError
 from chimera_train.tasks import get_task
+from chimera_train.tasks.choice import chosen_letter
+from chimera_train.tasks.code import extract_code
 from chimera_train.tasks.math_answers import final_answer, normalised
 from chimera_train.tasks.math_pool import VerifyPool
 from chimera_train.tasks.mathematics import MathGrader
@@ -99,6 +101,17 @@ def test_answers_without_end_or_sense_are_wrong():
             assert grader.judge(question, text).score == 0
     finally:
         grader.close()
+
+
+@pytest.mark.parametrize("part", [r"\\boxed{", "answer is", " ", "{", "#", "x\n", r"\\text{"])
+def test_a_text_that_runs_away_is_read_quickly(part):
+    start = time.monotonic()
+    for text in (part * 20_000, "the answer is " + part * 20_000, r"\boxed{" + part * 20_000):
+        final_answer(text)
+        normalised((part * 20_000)[:2000])
+        chosen_letter(text)
+        extract_code(text)
+    assert time.monotonic() - start < 5
 
 
 def test_a_gold_answer_may_be_the_end_of_a_solution(write_task):
