@@ -72,7 +72,7 @@ class ChoiceGrader:
         letter = chosen_letter(text)
         if letter == question.answer:
             return Verdict(1.0)
-        return Verdict(0.0, "no letter" if letter is None else f"answered {letter}")
+        return Verdict(0.0, "no letter" if letter is None else f"wrong: answered {letter}")
 
     def close(self) -> None:
         """Nothing is held between answers."""

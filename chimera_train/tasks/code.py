@@ -65,7 +65,7 @@ class CodeGrader:
         passed, failure = self._test(problem, problem["tests"], extract_code(text))
         if not failure:
             return Verdict(1.0)
-        return Verdict(0.0, f"test {passed + 1} of {len(problem['tests'])}: {failure}")
+        return Verdict(0.0, f"wrong: test {passed + 1} of {len(problem['tests'])}, {failure}")
 
     def public_tests(self, question: Question, text: str) -> str:
         """A report on the tests that the question shows, for a stage to read.

@@ -63,7 +63,7 @@ class MathGrader:
                     found[:100],
                 )
                 return Verdict(0.0, f"could not be compared in time: {found[:100]}")
-        return Verdict(0.0, f"answered {found[:100]}")
+        return Verdict(0.0, f"wrong: answered {found[:100]}")
 
     def close(self) -> None:
         """End the processes that compare."""

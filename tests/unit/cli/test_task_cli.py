@@ -63,9 +63,9 @@ def test_grade_reports_scores_and_verdicts(run, mine, answers, tmp_path):
     found = json.loads(run("grade", mine, given, "--out", out, "--json"))
     assert found["mean_score"] == pytest.approx(2 / 3)
     assert (found["answers"], found["questions"]) == (3, 2)
-    assert found["reasons"] == {"correct": 2, "answered 3": 1}
+    assert found["reasons"] == {"correct": 2, "wrong": 1}
     verdicts = [json.loads(line) for line in out.read_text().splitlines()]
-    assert verdicts[1] == {"question_id": "mine-1", "score": 0.0, "reason": "answered 3"}
+    assert verdicts[1] == {"question_id": "mine-1", "score": 0.0, "reason": "wrong: answered 3"}
     assert "0.6667" in run("grade", mine, given)
 
 

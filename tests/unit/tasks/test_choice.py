@@ -46,7 +46,7 @@ def test_gold_answers_are_letters_numbers_or_options(write_task, answer):
     assert question.text == "Which?\nA. one\nB. two\nC. three"
     assert question.answer == "B"
     assert task.grade(question, "The answer is (B)") == 1
-    assert task.judge(question, "The answer is (C)").reason == "answered C"
+    assert task.judge(question, "The answer is (C)").reason == "wrong: answered C"
     assert task.grade(question, "no idea") == 0
 
 

@@ -70,7 +70,7 @@ def test_a_program_is_right_if_it_prints_what_is_expected(stdio):
     assert stdio("a, b = map(int, input().split())\nprint(a + b)").score == 1
     verdict = stdio("a, b = map(int, input().split())\nprint(abs(a) + abs(b))")
     assert verdict.score == 0
-    assert verdict.reason.startswith("test 2 of 2: input '10 -4\\n' gave")
+    assert verdict.reason.startswith("wrong: test 2 of 2, input '10 -4\\n' gave")
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_functions_are_called_with_values(judge):
     assert judge(row, right, form="io", fields=fields).score == 1
     wrong = judge(row, "def solve(word, counts): return 'ab-5'", form="io", fields=fields)
     assert "expected" in wrong.reason
-    assert wrong.reason.startswith("test 1 of 2")
+    assert wrong.reason.startswith("wrong: test 1 of 2, ")
     assert judge(row, "exit(0)", form="io", fields=fields).score == 0
 
 

@@ -46,7 +46,7 @@ def test_an_answer_is_compared_as_text(text_task):
     with open_task(text_task()) as task:
         question = task.all_questions[3]
         assert task.grade(question, "  answer\n3. ") == 1
-        assert task.judge(question, "answer 4").reason == "answered answer 4"
+        assert task.judge(question, "answer 4").reason == "wrong: answered answer 4"
 
 
 def test_the_first_named_field_that_is_there_is_taken(text_task):
