@@ -28,6 +28,7 @@ _REPORT_CHARACTERS = 1000
 _SHOWN_CHARACTERS = 250
 # A program may take this many times the limit of one test for all of them together.
 _ALL_TESTS = 10
+_CHECK_KEYS = ("function", "trusted", "setup")
 _FENCE = re.compile(r"^[ \t]*```[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -134,9 +135,6 @@ class CodeGrader:
             return 0, "timeout"
         failed = result["failed"]
         return result["passed"], "" if failed is None else f"{_cut(failed)} {result['reason']}"
-
-
-_CHECK_KEYS = ("function", "trusted", "setup")
 
 
 def _completed(problem: Mapping[str, Any], code: str) -> str:
