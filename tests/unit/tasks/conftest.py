@@ -14,9 +14,7 @@ def write_task(tmp_path):
         with gzip.open(data, "wt") if compress else data.open("w") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
         path = tmp_path / f"{name}.yaml"
-        path.write_text(
-            yaml.safe_dump({"name": name, "source": {"file": data.name}, **settings})
-        )
+        path.write_text(yaml.safe_dump({"name": name, "source": {"file": data.name}, **settings}))
         return str(path)
 
     return write
