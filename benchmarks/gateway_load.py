@@ -12,17 +12,16 @@ processes of their own. Rounds alternate between the two ways, so that both see 
 import argparse
 import asyncio
 import json
-import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import numpy as np
-import uvicorn
+from stub_engine import MODEL, process, serve, serve_engine
 
 from chimera_train.predict.router_text import Reads
 from chimera_train.relay.server import bind
@@ -35,7 +34,6 @@ from chimera_train.scheduling.model import EngineProfile
 from chimera_train.scheduling.policy import Chimera
 from chimera_train.scheduling.scheduler import Scheduler
 
-MODEL = "stub"
 TEXT = "A shop has twelve boxes with nine pens each and sells forty of them. How many are left?"
 
 
@@ -59,10 +57,10 @@ def main() -> None:
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run the benchmark; latencies in ms, memory in MiB."""
-    with _process(_serve_engine, arguments.tokens, arguments.pace_ms / 1000) as engine:
+    with process(serve_engine, arguments.tokens, arguments.pace_ms / 1000) as engine:
         engine_url = engine.recv()
         window = arguments.concurrency
-        with _process(_serve_gateway, engine_url, window) as gateway:
+        with process(_serve_gateway, engine_url, window) as gateway:
             urls = {"direct": engine_url, "gateway": gateway.recv()}
             times: dict[str, list[tuple[float, float]]] = {name: [] for name in urls}
             for count in range(1 + arguments.rounds):
@@ -137,51 +135,6 @@ async def _load(url: str, arguments: argparse.Namespace) -> list[tuple[float, fl
     return times
 
 
-class _process:  # noqa: N801
-    """A child process that is talked to over a pipe, and ended with the block."""
-
-    def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
-        self._here, there = multiprocessing.Pipe()
-        self._process = multiprocessing.get_context("spawn").Process(
-            target=target, args=(there, *arguments)
-        )
-
-    def __enter__(self) -> Connection:
-        self._process.start()
-        return self._here
-
-    def __exit__(self, kind: type | None, *_: object) -> None:
-        if kind is not None:
-            self._process.terminate()
-        self._process.join()
-
-
-def _serve_engine(pipe: Connection, n_tokens: int, pace_s: float) -> None:
-    def event(**fields: Any) -> bytes:
-        chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": MODEL}
-        return b"data: " + json.dumps({**chunk, **fields}).encode() + b"\n\n"
-
-    token = event(choices=[{"index": 0, "delta": {"content": " pen"}, "finish_reason": None}])
-    end = (
-        event(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
-        + event(choices=[], usage={"prompt_tokens": 20, "completion_tokens": n_tokens})
-        + b"data: [DONE]\n\n"
-    )
-
-    async def app(scope: Any, _: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            return
-        headers = [(b"content-type", b"text/event-stream")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        if scope["method"] == "POST":
-            for _ in range(n_tokens):
-                await asyncio.sleep(pace_s)
-                await send({"type": "http.response.body", "body": token, "more_body": True})
-        await send({"type": "http.response.body", "body": end})
-
-    _serve(app, pipe)
-
-
 class _Router:
     models = (MODEL,)
     reads: Reads = "user"
@@ -231,27 +184,10 @@ def _serve_gateway(pipe: Connection, engine_url: str, window: int) -> None:
         log,  # type: ignore[arg-type]
         lambda: time.monotonic() * 1000,
     )
-    _serve(create_app(gateway), pipe)
+    serve(create_app(gateway), pipe)
     status = Path("/proc/self/status").read_text()
     rss_kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
     pipe.send((log.ms, log.cpu_s(), int(rss_kib) / 1024))
-
-
-def _serve(app: Any, pipe: Connection) -> None:
-    """Serve ``app``, send its base URL, and stop when told."""
-    listener = bind("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-
-    async def run() -> None:
-        serving = asyncio.create_task(server.serve([listener]))
-        while not server.started:
-            await asyncio.sleep(0.01)
-        pipe.send(f"http://127.0.0.1:{listener.getsockname()[1]}/v1")
-        await asyncio.to_thread(pipe.recv)
-        server.should_exit = True
-        await serving
-
-    asyncio.run(run())
 
 
 def _quantiles(values: Sequence[float]) -> dict[str, float]:

@@ -7,11 +7,14 @@ import typer
 from chimera_train.cli.collect_runs import merge, status
 from chimera_train.cli.collect_steps import steps
 from chimera_train.cli.common import (
+    HashKeyOption,
     JsonOption,
+    NoTextOption,
     OutDir,
     ParamsOption,
     PoolOption,
     QuietOption,
+    RedactOption,
     TrackOption,
     settings_from,
     tracked,
@@ -41,7 +44,7 @@ def register(app: typer.Typer) -> None:
 
 def traces(
     pool: PoolOption,
-    task: Annotated[str, typer.Option("--task", help="Task whose questions are asked.")],
+    task: Annotated[str, typer.Option("--task", help="Task by name, or the path of a YAML file.")],
     workflow: Annotated[
         str, typer.Option("--workflow", help="Workflow by name, or the path of a YAML file.")
     ],
@@ -83,9 +86,17 @@ def traces(
         str | None,
         typer.Option("--shard", help="i/n: only the i-th of n parts of the questions."),
     ] = None,
-    no_text: Annotated[
-        bool, typer.Option("--no-text", help="Store lengths and scores, not the stages' texts.")
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="File, or directory of a data set, instead of the task's own."),
+    ] = None,
+    allow_code_execution: Annotated[
+        bool,
+        typer.Option("--allow-code-execution", help="Run programs of models, in sandboxes."),
     ] = False,
+    no_text: NoTextOption = False,
+    redact: RedactOption = None,
+    hash_key_file: HashKeyOption = None,
     params: ParamsOption = None,
     track: TrackOption = None,
     quiet: QuietOption = False,
@@ -95,10 +106,11 @@ def traces(
     from dataclasses import asdict
 
     from chimera_train.collect.jobs import CollectSettings
+    from chimera_train.collect.privacy import open_privacy
     from chimera_train.collect.provenance import FILE_NAME as PROVENANCE
     from chimera_train.collect.traces import collect_traces
     from chimera_train.pool.schema import load_pool
-    from chimera_train.tasks import get_task
+    from chimera_train.tasks import open_task
     from chimera_train.workflows.model import load_workflow
 
     output = Output(as_json=as_json, quiet=quiet)
@@ -114,19 +126,27 @@ def traces(
         "texts": False if no_text else None,
     }
     settings = settings_from(params, "collect_traces", CollectSettings, "collect traces", options)
+    privacy = open_privacy(
+        out, no_text=not settings.texts, redact=redact or (), hash_key_file=hash_key_file
+    )
     what = {"task": task, "workflow": workflow, **settings.model_dump()}
-    with tracked(track, "collect_traces", what) as run:
+    with (
+        open_task(task, data=data, allow_code_execution=allow_code_execution) as opened,
+        tracked(track, "collect_traces", what) as run,
+    ):
         result = asdict(
             collect_traces(
                 load_pool(pool),
-                get_task(task),
+                opened,
                 load_workflow(workflow),
                 out,
                 settings,
                 output=output,
                 engines=engine,
+                privacy=privacy,
             )
         )
+        result["replacements"] = privacy.replacements
         if run is not None:
             run.metrics(result)
             run.artifact(out / PROVENANCE)

@@ -61,9 +61,8 @@ HashKeyOption = Annotated[
     Path | None,
     typer.Option(
         "--hash-key-file",
-        show_default="OUT.hash-key",
-        help="Key of the hashes of --no-text, made if there is none. 'fit length' needs it; who has"
-        " it can test words, so do not give it away with the data.",
+        help="Key of the hashes of --no-text, made if there is none; OUT.hash-key unless given."
+        " 'fit length' needs it, and who has it can test words: do not give it away with the data.",
     ),
 ]
 TrackOption = Annotated[

@@ -67,8 +67,8 @@ def length(
         Path | None,
         typer.Option(
             "--hash-key-file",
-            show_default="TRACES.hash-key if there is one",
-            help="Key of traces that were collected with --no-text. It becomes part of the result.",
+            help="Key of traces without texts (--no-text), which becomes part of the result;"
+            " TRACES.hash-key, if there is one, unless given.",
         ),
     ] = None,
     track: TrackOption = None,

@@ -1,6 +1,5 @@
 """``chimera-train collect import``: programs out of what others logged."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -51,7 +50,7 @@ def import_programs(
     provenance.require_new(out)
     privacy = open_privacy(out, no_text=no_text, redact=redact or (), hash_key_file=hash_key_file)
     counts, report = write.import_programs(
-        read, source, [Path(file) for file in files], out, privacy, skip_invalid=skip_invalid
+        read, source, files, out, privacy, skip_invalid=skip_invalid
     )
     for sentence in report.left_out.sentences():
         output.info(f"left out {sentence}")

@@ -1,7 +1,7 @@
 """From finished programs to the files of a data set: table rows, the tables, the provenance."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from chimera_train.collect import provenance
 from chimera_train.collect.jobs import Job
-from chimera_train.collect.journal import Journal, Pieces, Stored
+from chimera_train.collect.journal import Journal, Pieces, Stored, read_journal
+from chimera_train.collect.privacy import Privacy
 from chimera_train.collect.request import StageResult
 from chimera_train.collect.runner import ProgramResult
-from chimera_train.errors import ChimeraError
+from chimera_train.errors import ChimeraError, DataError
 from chimera_train.files import read_json_object, write_json
 from chimera_train.predict.tokens import TokenCounter
 from chimera_train.tasks.model import Question
@@ -21,7 +22,7 @@ from chimera_train.traces.store import write_table
 
 __all__ = [
     "Brief", "Counts", "brief", "completed_programs", "is_complete", "program_id", "program_row",
-    "stage_rows", "write_data_set", "write_questions",
+    "question_rows", "read_collection", "stage_rows", "write_data_set",
 ]  # fmt: skip
 
 
@@ -58,6 +59,21 @@ def program_id(entry: Mapping[str, Any]) -> str:
 def brief(entry: Mapping[str, Any]) -> Brief:
     """The brief of a journal's entry."""
     return Brief(entry["program"]["error"], len(entry["stages"]))
+
+
+def read_collection(directory: Path, brief: Callable[[Any], Any] = brief) -> Stored:
+    """The programs of `collect traces` in ``directory``, to which it may be adding.
+
+    Raises:
+        DataError: there is none yet, or the journal is damaged or of something else.
+    """
+    stored = read_journal(directory, program_id, brief)
+    if not isinstance(stored.settings, dict) or "models" not in stored.settings:
+        raise DataError(
+            f"{directory} has no finished program of 'chimera-train collect traces': wait for the"
+            " first, or give another directory."
+        )
+    return stored
 
 
 def completed_programs(entries: Pieces) -> set[str]:
@@ -97,7 +113,7 @@ def program_row(
 
 
 def stage_rows(
-    result: ProgramResult, counter: TokenCounter | None, *, texts: bool
+    result: ProgramResult, counter: TokenCounter | None, privacy: Privacy
 ) -> list[dict[str, Any]]:
     """The rows of ``stages``; without ``counter`` the tokens of parts of a text are unknown."""
     rows = []
@@ -110,8 +126,7 @@ def stage_rows(
             "user_tokens": _count(counter, stage, stage.user_text),
             "reasoning_tokens": _reasoning_tokens(counter, stage),
         }
-        if not texts:
-            row |= {"system_text": None, "user_text": None, "output_text": None}
+        row = privacy.stage(row)
         rows.append({name: row[name] for name in SCHEMAS["stages"].names if name in row})
     return rows
 
@@ -137,11 +152,6 @@ def is_complete(out: Path) -> bool:
     """
     path = out / provenance.FILE_NAME
     return path.exists() and read_json_object(path).get("status") == "complete"
-
-
-def write_questions(out: Path, questions: Sequence[Question]) -> None:
-    """Write the table of questions, of which programs are made."""
-    write_table(out, "questions", map(_question_row, questions))
 
 
 def write_data_set(
@@ -196,10 +206,16 @@ def _with_time(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "started_at": datetime.fromisoformat(row["started_at"])}
 
 
-def _question_row(question: Question) -> dict[str, Any]:
-    return {
-        "question_id": question.question_id,
-        "task": question.task,
-        "text": question.text,
-        "metadata": json.dumps(question.metadata, sort_keys=True),
-    }
+def question_rows(questions: Sequence[Question], privacy: Privacy) -> list[dict[str, Any]]:
+    """The rows of ``questions``."""
+    return [
+        privacy.question(
+            {
+                "question_id": question.question_id,
+                "task": question.task,
+                "text": question.text,
+                "metadata": json.dumps(question.metadata, sort_keys=True),
+            }
+        )
+        for question in questions
+    ]

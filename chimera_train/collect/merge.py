@@ -6,8 +6,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chimera_train.collect.data_set import brief, program_id, write_data_set
-from chimera_train.collect.journal import Stored, differences, open_journal, read_journal
+import pandas as pd
+
+from chimera_train.collect.data_set import brief, program_id, read_collection, write_data_set
+from chimera_train.collect.journal import Stored, differences, open_journal
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import replaced_directory
 from chimera_train.traces.store import read_table, write_table
@@ -53,13 +55,13 @@ def merge_collections(directories: Sequence[Path], out: Path) -> MergeResult:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} holds something already: choose another --out.")
-    parts = {directory: read_journal(directory, program_id, _brief) for directory in directories}
+    parts = {directory: read_collection(directory, _brief) for directory in directories}
     settings = _common_settings(parts)
     missing_shards = _missing_shards(parts)
     questions = {
         row["question_id"]: {str(name): value for name, value in row.items()}
         for directory in parts
-        for row in read_table(directory, "questions").to_dict("records")
+        for row in _with_none(read_table(directory, "questions")).to_dict("records")
     }
     taken = _taken(parts)
     wanted = _in_order(taken, list(questions))
@@ -102,6 +104,11 @@ class _Brief(NamedTuple):
 def _brief(entry: Mapping[str, Any]) -> _Brief:
     program = entry["program"]
     return _Brief(*brief(entry), program["sample"], program["question_id"], program["model"])
+
+
+def _with_none(table: pd.DataFrame) -> pd.DataFrame:
+    """What is absent as None, which pandas makes NaN of where a whole column is."""
+    return table.astype(object).where(table.notna(), None)
 
 
 def _common_settings(parts: Mapping[Path, Stored]) -> dict[str, Any]:

@@ -26,7 +26,11 @@ _ERROR_KIND = re.compile(r"HTTP \d{3}|\b[A-Za-z]{1,40}(?:Error|Exception|Timeout
 
 
 def open_privacy(
-    out: Path, *, no_text: bool, redact: Sequence[str], hash_key_file: Path | None
+    out: Path,
+    *,
+    no_text: bool,
+    redact: Sequence[str] = (),
+    hash_key_file: Path | None = None,
 ) -> "Privacy":
     """What the options of a command ask for.
 
@@ -80,6 +84,10 @@ class Privacy:
             "hash_key": None if self.key is None else self.key.name,
             "redact_patterns": len(self._patterns),
         }
+
+    def decisive(self) -> dict[str, Any]:
+        """``facts`` without ``texts``, and without what was not asked for."""
+        return {name: fact for name, fact in self.facts().items() if name != "texts" and fact}
 
     def redacted(self, text: str) -> str:
         """``text`` without what matches a pattern."""

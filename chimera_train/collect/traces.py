@@ -18,9 +18,9 @@ from chimera_train.collect.data_set import (
     is_complete,
     program_id,
     program_row,
+    question_rows,
     stage_rows,
     write_data_set,
-    write_questions,
 )
 from chimera_train.collect.jobs import (
     CollectSettings,
@@ -31,6 +31,7 @@ from chimera_train.collect.jobs import (
     shard,
 )
 from chimera_train.collect.journal import Journal, open_journal
+from chimera_train.collect.privacy import Privacy, open_privacy
 from chimera_train.collect.runner import ProgramResult, Tool
 from chimera_train.errors import ChimeraError, ConfigError
 from chimera_train.output import Output
@@ -38,6 +39,7 @@ from chimera_train.pool.launch import RunningEngine, running_pool
 from chimera_train.pool.schema import Pool
 from chimera_train.predict.tokens import TokenCounter
 from chimera_train.tasks.model import Task
+from chimera_train.traces.store import write_table
 from chimera_train.workflows.model import Workflow
 
 __all__ = ["CollectResult", "collect_traces"]
@@ -74,6 +76,7 @@ def collect_traces(
     *,
     output: Output,
     engines: Sequence[str] | None = None,
+    privacy: Privacy | None = None,
 ) -> CollectResult:
     """Run ``workflow`` on questions of ``task`` with every model, and write the trace tables.
 
@@ -81,7 +84,8 @@ def collect_traces(
     its programs. Each finished program is stored in a journal, so that a run that was killed or
     interrupted goes on where it stopped; failed programs are tried again. Engines that were started
     here and are lost are started again, others are waited for. The tables and then
-    ``provenance.json`` are written when the run ends, in whatever way.
+    ``provenance.json`` are written when the run ends, in whatever way. ``privacy`` decides what is
+    stored of texts; by default it is what ``settings.texts`` asks for.
 
     Raises:
         ConfigError: before any engine is started: an unknown engine, no questions, a tool that the
@@ -104,7 +108,9 @@ def collect_traces(
     tools = _tools(workflow, task)
     models = list(dict.fromkeys(spec.model for spec in specs))
     jobs = plan_jobs(workflow, questions, models, settings)
-    decisive = identity(task, workflow, drawn, models, settings)
+    privacy = privacy or open_privacy(out, no_text=not settings.texts)
+    decisive = identity(task, workflow, drawn, models, settings) | privacy.decisive()
+    rows = question_rows(questions, privacy)
     with open_journal(out, decisive, program_id, brief) as journal:
         completed = completed_programs(journal.entries)
         missing = [job for job in jobs if job.program_id not in completed]
@@ -114,16 +120,16 @@ def collect_traces(
         tokens_per_s: float | None = None
         try:
             if missing:
-                keeper = _Keeper(out, journal, task, workflow, settings, models)
+                keeper = _Keeper(out, journal, task, workflow, settings, models, privacy)
                 with running_pool(pool, log_dir=out / "logs", output=output, only=engines) as ready:
-                    write_questions(out, questions)
+                    write_table(out, "questions", rows)
                     journal.begin_run(provenance.describe_run(ready))
                     tokens_per_s = _run(keeper, ready, jobs, missing, tools, output)
         finally:
             journal.seal()
             counts = Counts.of(journal.entries)
             if counts.programs:
-                write_questions(out, questions)
+                write_table(out, "questions", rows)
                 wanted = [job.program_id for job in jobs]
                 write_data_set(out, decisive, journal, wanted, len(questions))
                 _say_what_is_missing(counts, len(jobs), output)
@@ -168,12 +174,14 @@ class _Keeper:
         workflow: Workflow,
         settings: CollectSettings,
         models: Sequence[str],
+        privacy: Privacy,
     ) -> None:
         self.settings = settings
         self.workflow = workflow
         self._out = out
         self._journal = journal
         self._task = task
+        self._privacy = privacy
         paths = {model: provenance.tokenizer_path(model) for model in models}
         self._counters = {model: TokenCounter(path) for model, path in paths.items() if path}
 
@@ -196,9 +204,9 @@ class _Keeper:
             attempts=attempts,
         )
         counter = self._counters.get(job.model)
-        stages = stage_rows(result, counter, texts=self.settings.texts)
+        stages = stage_rows(result, counter, self._privacy)
         self._require_room()
-        self._journal.append({"program": program, "stages": stages})
+        self._journal.append({"program": self._privacy.program(program), "stages": stages})
 
     def _require_room(self) -> None:
         free = shutil.disk_usage(self._out).free

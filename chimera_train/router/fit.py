@@ -63,7 +63,13 @@ def fit_router(
         ChimeraError: the trained network cannot be exported.
     """
     require_replaceable(out_dir)
-    data = router_data(load_traces(traces_dir), settings.reads)
+    traces = load_traces(traces_dir)
+    data = router_data(traces, settings.reads)
+    ungraded = int(traces.programs["score"].isna().sum())
+    if ungraded:
+        output.info(
+            f"{ungraded} of {len(traces.programs)} programs were not graded and are left out"
+        )
     return fit_and_write(data, out_dir, settings, output, curves, learning=learning)
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from chimera_train.errors import ConfigError, DataError
+from chimera_train.hashed_text import HashedText
 from chimera_train.predict.features import StageRequest
 from chimera_train.predict.router import confidences, warn_of_unknown
 from chimera_train.predict.router_text import Reads, router_text
@@ -297,6 +298,11 @@ def _confidence(
     if router is None:
         return np.zeros((len(stages), len(models)))
     warn_of_unknown(router, models)
+    if any(isinstance(text, HashedText) for text in stages["text"]):
+        raise DataError(
+            "The traces hold hashes of their texts, and a router reads texts: leave the router out,"
+            " or collect without --no-text."
+        )
     texts = [
         router_text(router.reads, system, user)
         for system, user in zip(stages["system_text"], stages["text"], strict=True)

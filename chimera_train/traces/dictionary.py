@@ -53,9 +53,8 @@ def _parts() -> Iterable[str]:
         f" schemas in `chimera_train/traces/schemas.py`, version {SCHEMA_VERSION}."
     )
     yield (
-        "Tables are Parquet, compressed with zstd, with `schema_version` in the file's metadata and"
-        " the meaning of a column in its own. A version gains columns and loses none; a column that"
-        " an older file lacks reads as null."
+        "Tables are Parquet, compressed with zstd, with `schema_version` in the file's metadata. A"
+        " version gains columns and loses none; a column that an older file lacks reads as null."
     )
     yield "## Files of a data set's directory"
     yield markdown_table(

@@ -46,7 +46,11 @@ def table_writer(directory: Path, name: str) -> Iterator[Callable[[Sequence[Row]
     Raises:
         DataError: when called with a row that does not fit the schema.
     """
-    schema = SCHEMAS[name].with_metadata({_VERSION_KEY: str(SCHEMA_VERSION).encode()})
+    # What columns mean is in the data dictionary, and not once more in every file.
+    schema = pa.schema(
+        [field.remove_metadata() for field in SCHEMAS[name]],
+        {_VERSION_KEY: str(SCHEMA_VERSION).encode()},
+    )
     with (
         atomic_path(directory / f"{name}.parquet") as temporary,
         pq.ParquetWriter(temporary, schema, compression="zstd") as writer,

@@ -87,11 +87,8 @@ class Stage(Settings):
     @model_serializer(mode="wrap")
     def _without_what_is_not_said(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # The ids of programs are made of this: what a workflow does not say may not change them.
-        values = dump(self)
-        for name in ("temperature", "top_p", "fan_out", "tool"):
-            if values[name] is None:
-                del values[name]
-        return values
+        added = {"temperature", "top_p", "fan_out", "tool"}
+        return {k: v for k, v in dump(self).items() if k not in added or v is not None}
 
 
 class Workflow(Settings):

@@ -72,7 +72,7 @@ def prepare(data: Path, name: str, directory: Path) -> dict[str, int]:
             f"{data} has no {missing[0]}: give the folder of the public data with --data, or in"
             " CHIMERA_SHARED_DATA."
         )
-    files = [data / file for file in workload.files]
+    files = [str(data / file) for file in workload.files]
     try:
         counts, _ = import_programs(
             workload.source, name, files, directory, Privacy(), skip_invalid=False

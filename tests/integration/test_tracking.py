@@ -10,7 +10,12 @@ import pytest
 from mlflow.entities import Run
 from quantile_forest import RandomForestQuantileRegressor
 
-from chimera_train.errors import ChimeraError
+from chimera_train.collect.imports.mlflow_traces import mlflow_traces
+from chimera_train.collect.imports.report import Report
+from chimera_train.collect.imports.write import import_programs
+from chimera_train.collect.privacy import Privacy
+from chimera_train.errors import ChimeraError, DataError
+from chimera_train.traces.store import read_table
 from chimera_train.tracking import ALIAS, EXPERIMENT, flatten, stage_run
 
 # MLflow and its dependencies warn about themselves; the project's own warnings still fail tests.
@@ -122,3 +127,33 @@ def test_an_unusable_store_is_one_sentence(tmp_path: Path) -> None:
 
     with pytest.raises(ChimeraError, match="MLflow store file:"):
         use()
+
+
+def test_traces_of_a_store_become_programs(store: str, tmp_path: Path) -> None:
+    mlflow.set_tracking_uri(store)
+    mlflow.set_experiment("agents")
+    with mlflow.start_span("solve", span_type="AGENT"):
+        with mlflow.start_span("chat", span_type="CHAT_MODEL") as call:
+            call.set_inputs({"messages": [{"role": "user", "content": "2+2?"}], "model": "m"})
+            call.set_outputs({"choices": [{"message": {"content": "4"}, "finish_reason": "stop"}]})
+            call.set_attribute("mlflow.chat.tokenUsage", {"input_tokens": 9, "output_tokens": 1})
+        with mlflow.start_span("calc", span_type="TOOL"):
+            pass
+    trace_id = mlflow.get_last_active_trace_id()
+    assert trace_id is not None
+    mlflow.flush_trace_async_logging()
+    mlflow.log_feedback(trace_id=trace_id, name="correctness", value=True)
+
+    out = tmp_path / "out"
+    counts, report = import_programs(
+        mlflow_traces, "mlflow", [f"{store}#agents"], out, Privacy(), skip_invalid=False
+    )
+    assert counts == {"programs": 1, "stages": 2, "questions": 1}
+    assert (report.read, report.used, report.left_out.rows) == (3, 2, 1)
+    (program,) = read_table(out, "programs").to_dict("records")
+    assert (program["program_id"], program["model"], program["score"]) == (trace_id, "m", 1)
+    stages = read_table(out, "stages")
+    assert stages["output_tokens"].tolist() == [1, 0]
+    assert stages["user_text"][0] == "2+2?"
+    with pytest.raises(DataError, match="has no experiment 'none'"):
+        list(mlflow_traces([f"{store}#none"], Report()))

@@ -7,7 +7,6 @@ root, name who made a call. The outcome is feedback called ``correctness``, ``co
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from chimera_train.collect.imports.files import MALFORMED, json_values
@@ -24,12 +23,10 @@ _VERDICTS = {"yes": 1.0, "no": 0.0, "true": 1.0, "false": 0.0}
 _PAGE = 100
 
 
-def mlflow_traces(paths: Sequence[Path], report: Report) -> Iterator[Found]:
+def mlflow_traces(files: Sequence[str], report: Report) -> Iterator[Found]:
     """Programs of traces, of files and of tracking URIs."""
-    for path in paths:
-        # What is given as a path loses one of its slashes.
-        uri = str(path).replace(":/", "://", 1) if ":/" in str(path) else None
-        values = _from_store(uri, report) if uri else json_values([path], report)
+    for name in files:
+        values = _from_store(name, report) if "://" in name else json_values([name], report)
         for place, value in values:
             report.read -= 1  # a trace is no row
             yield from _program(place, value, report)

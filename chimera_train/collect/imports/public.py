@@ -40,13 +40,13 @@ _SILENT = "the model, or another of those chosen, answered with nothing"
 
 def gsm8k(files: Sequence[str], report: Report, task: str = "gsm8k") -> Iterator[Found]:
     """GSM8K: of MathCoder's programs if their file is given, else of single outcomes."""
-    questions: dict[int, tuple[str, str]] = {}
+    questions: dict[int, str] = {}
     lines: list[tuple[str, Mapping[str, Any]]] = []
     for place, row in parsed(json_values(files, report), report, dict):
         if "stages" in row:
             lines.append((place, row))
         elif "idx" in row and isinstance(row.get("question"), str):
-            questions[row["idx"]] = (place, row["question"])
+            questions[row["idx"]] = row["question"]
             lines.append((place, row))
         else:
             report.invalid.add("'idx', or a text as 'question', is missing", place)
@@ -55,7 +55,9 @@ def gsm8k(files: Sequence[str], report: Report, task: str = "gsm8k") -> Iterator
     def programs(row: Mapping[str, Any]) -> list[dict[str, Any]]:
         if has_stages and "stages" not in row:
             return []
-        _, text = questions[row["idx"]]
+        if row["idx"] not in questions:
+            raise LookupError("its question is in none of the files")
+        text = questions[row["idx"]]
         if has_stages:
             return [_mathcoder(row, text, task)]
         return [_outcome(task, text, text, *item) for item in row["models"].items()]

@@ -40,7 +40,7 @@ class Found(NamedTuple):
     rows: int = 1
 
 
-Source = Callable[[Sequence[Path], Report], Iterator[Found]]
+Source = Callable[[Sequence[str], Report], Iterator[Found]]
 """Reads files and counts in the report every row of them that is in no program that it yields."""
 
 
@@ -116,7 +116,7 @@ class _Tables:
 def import_programs(
     source: Source,
     name: str,
-    paths: Sequence[Path],
+    files: Sequence[str],
     out: Path,
     privacy: Privacy,
     *,
@@ -137,12 +137,12 @@ def import_programs(
             writers = {
                 table: stack.enter_context(table_writer(staging, table)) for table in _TABLES
             }
-            for found in source(paths, report):
+            for found in source(files, report):
                 _add(found, tables, report)
                 if tables.is_full:
                     tables.flush(writers)
             tables.flush(writers)
-        _refuse(report, tables.counts["programs"], paths, skip_invalid=skip_invalid)
+        _refuse(report, tables.counts["programs"], files, skip_invalid=skip_invalid)
         counts = {table: tables.counts[table] for table in _TABLES}
         write_json(
             staging / provenance.FILE_NAME,
@@ -151,7 +151,11 @@ def import_programs(
                 "tool_version": __version__,
                 "status": "complete",
                 "source": name,
-                "files": {path.name: sha256(path) for path in paths if path.is_file()},
+                "files": [
+                    {"name": path.name, "sha256": sha256(path)}
+                    for path in map(Path, files)
+                    if path.is_file()
+                ],
                 "counts": counts,
                 "rows": report.as_json(),
                 "privacy": privacy.facts() | {"replacements": privacy.replacements},
@@ -171,12 +175,12 @@ def _add(found: Found, tables: _Tables, report: Report) -> None:
         report.invalid.add(str(error), found.place, found.rows)
         return
     report.used += found.rows
-    report.ignored_fields.update(program.model_extra or ())
+    report.ignored_fields.update(list(program.model_extra or ()))
     for stage in program.stages:
         report.ignored_fields.update(f"stages.{name}" for name in stage.model_extra or ())
 
 
-def _refuse(report: Report, programs: int, paths: Sequence[Path], *, skip_invalid: bool) -> None:
+def _refuse(report: Report, programs: int, files: Sequence[str], *, skip_invalid: bool) -> None:
     if report.invalid and not skip_invalid:
         raise DataError(
             f"{report.invalid.rows} of {report.read} rows are invalid, so nothing is written: "
@@ -186,7 +190,7 @@ def _refuse(report: Report, programs: int, paths: Sequence[Path], *, skip_invali
     if not programs:
         why = [*report.invalid.sentences(), *report.left_out.sentences()] or ["it is empty"]
         raise DataError(
-            f"{', '.join(map(str, paths))} holds no program that can be imported:"
+            f"{', '.join(files)} holds no program that can be imported:"
             f" {'; '.join(why)}; see 'chimera-train collect import --help' for the formats."
         )
 

@@ -28,8 +28,10 @@ class FakeEngine:
 
     ``mishap(body)`` may return a status code to answer with instead, or ``drop`` (close the
     connection before the answer), ``cut`` (close it after the first word), ``no_usage`` or
-    ``no_end`` (leave these out), or a line to send as the only event. Every completion takes
-    ``delay_s``; ``spans`` has the max_tokens, start and end of each.
+    ``no_end`` (leave these out), or a line to send as the only event. A status comes with
+    ``retry_after``. ``thought`` is streamed before every reply as a reasoning parser does, and
+    ``usage`` says more. Every completion takes ``delay_s``; ``spans`` has the max_tokens, start and
+    end of each.
     """
 
     def __init__(self) -> None:
@@ -42,6 +44,9 @@ class FakeEngine:
         self.spans: list[tuple[int, float, float]] = []
         self.active = 0
         self.most_active = 0
+        self.retry_after: str | None = None
+        self.thought = ""
+        self.usage: dict[str, Any] = {}
         self.base_url = ""
 
     def app(self) -> Starlette:
@@ -66,7 +71,9 @@ class FakeEngine:
         self.headers.append(dict(request.headers))
         mishap = self.mishap(body)
         if isinstance(mishap, int):
-            return JSONResponse({"error": {"message": "no can do"}}, status_code=mishap)
+            headers = {"Retry-After": self.retry_after} if self.retry_after else None
+            error = {"error": {"message": "no can do"}}
+            return JSONResponse(error, status_code=mishap, headers=headers)
         return StreamingResponse(self._stream(body, mishap), media_type="text/event-stream")
 
     async def complete(self, request: Request) -> Response:
@@ -93,6 +100,8 @@ class FakeEngine:
             if mishap is not None and mishap.startswith("data:"):
                 yield f"{mishap}\n\n".encode()
                 return
+            for piece in self.thought.split():
+                yield _event([{"index": 0, "delta": {"reasoning_content": f"{piece} "}}])
             words = self.reply(body).split(" ")
             for index, word in enumerate(words):
                 content = word if index == 0 else f" {word}"
@@ -104,6 +113,7 @@ class FakeEngine:
             if mishap != "no_usage":
                 prompt_tokens = sum(len(m["content"].split()) for m in body["messages"])
                 usage = {"prompt_tokens": prompt_tokens, "completion_tokens": len(words)}
+                usage |= self.usage
                 yield _event([], usage=usage, metrics={"queue_time_ms": 1.5})
             yield b"data: [DONE]\n\n"
         finally:

@@ -238,7 +238,192 @@ async def test_nothing_listens(workflow: Workflow) -> None:
 async def test_a_silent_endpoint_is_not_asked_twice(engine: Any, workflow: Workflow) -> None:
     engine.delay_s = 5.0
     async with open_endpoint(engine.base_url, "fake") as endpoint:
-        endpoint.client.timeout = httpx2.Timeout(0.2)
+        next(endpoint.https).timeout = httpx2.Timeout(0.2)
         result = await run_program(endpoint, workflow, QUESTION, SAMPLING, program_id="p", sample=0)
     assert len(engine.bodies) == 1
     assert result.error is not None
+
+
+VOTE = Workflow.model_validate(
+    {
+        "name": "vote",
+        "stages": [
+            {"id": "solve", "role": "solver", "user": "{question}", "fan_out": 3, "max_tokens": 5},
+            {
+                "id": "judge",
+                "role": "judge",
+                "depends_on": ["solve"],
+                "user": "{solve}",
+                "max_tokens": 7,
+                "temperature": 0.0,
+                "top_p": 0.5,
+            },
+        ],
+        "answer": ["judge"],
+    }
+)
+
+
+def mapping() -> Workflow:
+    work = {"id": "work", "role": "r", "depends_on": ["split"], "user": "{item}", "max_tokens": 5}
+    return Workflow.model_validate(
+        {
+            "name": "map",
+            "stages": [
+                {"id": "split", "role": "r", "user": "split", "max_tokens": 9},
+                {**work, "fan_out": {"items_of": "split", "max": 3}},
+                {
+                    "id": "join",
+                    "role": "r",
+                    "depends_on": ["work"],
+                    "user": "join {work}",
+                    "max_tokens": 9,
+                },
+            ],
+            "answer": ["join"],
+        }
+    )
+
+
+async def test_copies_run_at_once_with_seeds_of_their_own_and_are_seen_numbered(
+    engine: Any,
+) -> None:
+    engine.delay_s = 0.03
+    engine.reply = lambda body: f"seed {body['seed']}" if body["max_tokens"] == 5 else "done"
+    result = await run(engine, VOTE)
+    assert engine.most_active == 3
+    *copies, judge = result.stages
+    assert [(row.stage, row.branch, row.after) for row in result.stages] == [
+        ("solve", 0, ()),
+        ("solve", 1, ()),
+        ("solve", 2, ()),
+        ("judge", None, (0, 1, 2)),
+    ]
+    seeds = [request_seed(7, "q1", 0, "solve", branch) for branch in range(3)]
+    assert [row.seed for row in copies] == seeds
+    assert len({*seeds, request_seed(7, "q1", 0, "solve")}) == 4
+    assert judge.user_text == "\n\n".join(f"{i}. seed {s}" for i, s in enumerate(seeds, start=1))
+    assert result.answer == "done"
+    assert (judge.start_ms or 0) >= 30
+
+
+async def test_sampling_is_the_stages_own_before_the_collections(engine: Any) -> None:
+    sampling = Sampling(seed=7, temperature=0.9, top_p=0.8, max_tokens=11)
+    result = await run(engine, VOTE, sampling)
+    sent = [(body["temperature"], body["top_p"], body["max_tokens"]) for body in engine.bodies]
+    assert sent == [(0.9, 0.8, 11)] * 3 + [(0.0, 0.5, 11)]
+    rows = [(row.temperature, row.top_p, row.max_tokens) for row in result.stages]
+    assert rows == sent
+    assert {row.seed for row in result.stages} == {body["seed"] for body in engine.bodies}
+
+
+async def test_a_stage_maps_over_the_items_of_another_up_to_a_maximum(engine: Any) -> None:
+    lists = "Parts:\n\n1. first part\n2) second\n- third"
+    engine.reply = lambda body: lists if body["max_tokens"] == 9 else body["messages"][0]["content"]
+    result = await run(engine, mapping())
+    _, *work, join = result.stages
+    assert [row.user_text for row in work] == ["Parts:", "first part", "second"]
+    assert join.user_text == "join 1. Parts:\n\n2. first part\n\n3. second"
+    assert join.after == (1, 2, 3)
+
+
+async def test_without_items_nothing_is_mapped_and_what_follows_runs(engine: Any) -> None:
+    engine.reply = lambda body: ""
+    result = await run(engine, mapping())
+    assert [(row.stage, row.after) for row in result.stages] == [("split", ()), ("join", (0,))]
+    assert result.stages[1].user_text == "join "
+
+
+async def test_one_failed_copy_fails_the_program(engine: Any) -> None:
+    bad = request_seed(7, "q1", 0, "solve", 1)
+    engine.mishap = lambda body: 400 if body["seed"] == bad else None
+    result = await run(engine, VOTE)
+    assert result.error == "HTTP 400: no can do"
+    assert not result.is_lost
+    assert [row.stage for row in result.stages] == ["solve"] * 3
+
+
+async def test_rows_say_what_they_waited_for(engine: Any, workflow: Workflow) -> None:
+    engine.reply = lambda body: body["messages"][0]["content"][0]
+    diamond = await run(engine, DIAMOND)
+    assert [row.after for row in diamond.stages] == [(), (0,), (0,), (1, 2)]
+    engine.reply = lambda _: "reject"
+    assert [row.after for row in (await run(engine, workflow)).stages] == [(), (0,), (1,)]
+    # What was skipped is not waited for, but what it waited for is.
+    skipping = workflow.model_dump(exclude_none=True)
+    skipping["stages"].append(
+        {"id": "end", "role": "r", "depends_on": ["revise"], "user": "{revise}", "max_tokens": 3}
+    )
+    engine.reply = lambda _: "accept"
+    rows = (await run(engine, Workflow.model_validate(skipping))).stages
+    assert [(row.stage, row.after) for row in rows] == [
+        ("solve", ()),
+        ("verify", (0,)),
+        ("end", (1,)),
+    ]
+
+
+async def test_a_tool_answers_in_place_of_a_model(engine: Any) -> None:
+    values = DIAMOND.model_dump(exclude_none=True)
+    values["stages"][1] = {
+        "id": "b",
+        "tool": "public_tests",
+        "depends_on": ["a"],
+        "user": "code: {a}",
+    }
+    seen: list[Any] = []
+
+    def public_tests(question: Question, text: str) -> str:
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()
+        seen.append((question, text))
+        return "0 of 1 public tests pass: reject"
+
+    engine.reply = lambda body: "x"
+    tools = {"public_tests": public_tests}
+    result = await run(engine, Workflow.model_validate(values), tools=tools)
+    assert seen == [(QUESTION, "code: x")]
+    row = result.stages[1]
+    assert (row.stage, row.tool, row.output_text) == (
+        "b",
+        "public_tests",
+        "0 of 1 public tests pass: reject",
+    )
+    assert (row.prompt_tokens, row.output_tokens, row.max_tokens, row.seed) == (0, 0, None, None)
+    assert result.stages[3].user_text == "d 0 of 1 public tests pass: reject x"
+    assert len(engine.bodies) == 3
+
+
+async def test_thinking_is_kept_from_later_stages_and_counted(
+    engine: Any, workflow: Workflow
+) -> None:
+    engine.thought = "let me see"
+    engine.usage = {"completion_tokens_details": {"reasoning_tokens": 3}}
+    result = await run(engine, workflow)
+    assert {row.reasoning_text for row in result.stages} == {"let me see "}
+    assert {row.reasoning_tokens for row in result.stages} == {3}
+    assert "let me see" not in str(engine.bodies)
+
+
+@pytest.mark.parametrize(
+    ("text", "thought", "answer"),
+    [
+        ("<think>two is 2</think>\n\nthe answer 2", "two is 2", "the answer 2"),
+        ("two is 2</think> the answer 2", "two is 2", "the answer 2"),
+        ("<think>two is", "two is", ""),
+        ("the answer 2", "", "the answer 2"),
+    ],
+)
+async def test_thinking_in_tags_is_cut_off(
+    engine: Any, text: str, thought: str, answer: str
+) -> None:
+    engine.reply = lambda _: text
+    (row,) = (await run(engine, dag(("d", [])))).stages
+    assert (row.reasoning_text, row.output_text, row.reasoning_tokens) == (thought, answer, None)
+
+
+async def test_only_a_lost_connection_is_a_loss(engine: Any) -> None:
+    engine.mishap = lambda _: "cut"
+    assert (await run(engine, dag(("d", [])))).is_lost
+    engine.mishap = lambda _: 500
+    assert not (await run(engine, dag(("d", [])))).is_lost

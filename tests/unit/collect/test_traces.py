@@ -4,25 +4,33 @@ import asyncio
 import json
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import time
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from chimera_train.collect import crew, station
+from chimera_train.collect import crew, station, traces
 from chimera_train.collect.jobs import CollectSettings
+from chimera_train.collect.merge import merge_collections
+from chimera_train.collect.privacy import REDACTED, Privacy
 from chimera_train.collect.traces import CollectResult, collect_traces
 from chimera_train.errors import ChimeraError, ConfigError, EngineError
 from chimera_train.files import read_json
+from chimera_train.hashed_text import HashKey
 from chimera_train.output import Output
+from chimera_train.pool.launch import RunningEngine
 from chimera_train.pool.schema import EngineSpec, Launch, Pool
 from chimera_train.traces.store import load_traces, read_table
-from chimera_train.workflows.model import Workflow
+from chimera_train.workflows.model import Workflow, load_workflow
 
 STUB = Path(__file__).parent / "stub"
 # What differs from run to run; everything else must not.
@@ -45,7 +53,12 @@ class Rig:
         self.workflow = workflow
 
     def collect(
-        self, out: Path, *, engines: list[str] | None = None, **settings: Any
+        self,
+        out: Path,
+        *,
+        engines: list[str] | None = None,
+        privacy: Privacy | None = None,
+        **settings: Any,
     ) -> CollectResult:
         return collect_traces(
             self.pool,
@@ -55,6 +68,7 @@ class Rig:
             CollectSettings(**{"limit": 6, "concurrency": 2, **settings}),
             output=Output(),
             engines=engines,
+            privacy=privacy,
         )
 
 
@@ -120,11 +134,31 @@ def test_the_provenance_says_what_was_done(rig: Rig, engine: Any, tmp_path: Path
 
 
 def test_texts_are_left_out_on_request(rig: Rig, tmp_path: Path) -> None:
-    rig.collect(tmp_path, texts=False)
-    stages = read_table(tmp_path, "stages")
+    out = tmp_path / "out"
+    rig.collect(out, texts=False)
+    stages = read_table(out, "stages")
     assert stages[["system_text", "user_text", "output_text"]].isna().all(axis=None)
-    assert read_table(tmp_path, "questions")["text"][0] == "What is 0?"
-    assert "so the answer" not in (tmp_path / "journal.jsonl").read_text()
+    assert read_table(out, "questions")["text"].isna().all()
+    assert len(stages["user_features"][0]["words"]) == 3  # What is 0?
+    assert len(read_table(out, "questions")["features"][0]["words"]) == 3
+    journal = (out / "journal.jsonl").read_text()
+    assert "so the answer" not in journal
+    assert "What is 0" not in journal
+    assert (tmp_path / "out.hash-key").exists()
+
+
+def test_what_is_redacted_is_nowhere(rig: Rig, tmp_path: Path) -> None:
+    privacy = Privacy(["answer", r"What is \d"])
+    rig.collect(tmp_path, privacy=privacy)
+    stages, questions = read_table(tmp_path, "stages"), read_table(tmp_path, "questions")
+    assert stages["output_text"].str.contains(REDACTED, regex=False).any()
+    assert not stages["output_text"].str.contains("answer").any()
+    assert questions["text"][0] == f"{REDACTED}?"
+    for path in tmp_path.glob("*.*"):
+        assert b"What is 0" not in path.read_bytes()
+    assert read_table(tmp_path, "programs")["score"].notna().all()
+    with pytest.raises(ConfigError, match="redact_patterns is None, was 2"):
+        rig.collect(tmp_path)
 
 
 def test_concurrency_is_bounded_for_each_engine(rig: Rig, engine: Any, tmp_path: Path) -> None:
@@ -367,3 +401,163 @@ def test_grading_does_not_hold_up_other_streams(rig: Rig, engine: Any, tmp_path:
 
     rig.task.grade = slow
     assert rig.collect(tmp_path).programs == 6
+
+
+def test_rows_say_how_they_were_made(rig: Rig, engine: Any, tmp_path: Path) -> None:
+    engine.thought = "let me see"
+    engine.usage = {"completion_tokens_details": {"reasoning_tokens": 3}}
+    values = rig.workflow.model_dump(exclude_none=True)
+    values["stages"][0] |= {"fan_out": 2, "temperature": 0.7}
+    values["stages"][2]["tool"] = "public_tests"
+    del values["stages"][2]["max_tokens"]
+    rig.workflow = Workflow.model_validate(values)
+    rig.task.public_tests = lambda question, text: f"{question.text} accept"
+    engine.reply = lambda _: "reject"
+    rig.collect(tmp_path, limit=2, top_p=0.9)
+    stages = read_table(tmp_path, "stages")
+    assert list(stages["stage"]) == ["solve", "solve", "verify", "revise"] * 2
+    assert list(stages["branch"].fillna(-1)) == [0, 1, -1, -1] * 2
+    assert [list(after) for after in stages["after"]] == [[], [], [0, 1], [2]] * 2
+    assert stages["seed"].dropna().is_unique
+    tool = stages["tool"].notna()
+    assert list(stages.loc[tool, "output_text"]) == ["What is 0? accept", "What is 1? accept"]
+    assert set(stages.loc[tool, "output_tokens"]) == {0}
+    assert set(stages.loc[~tool, "top_p"]) == {0.9}
+    assert set(stages["temperature"].dropna()) == {0.7, 0.0}
+    assert set(stages.loc[~tool, "reasoning_tokens"]) == {3}
+    assert (stages["start_ms"] >= 0).all()
+    assert len(load_traces(tmp_path).stages) == 6
+
+
+def test_a_tool_that_the_task_lacks_is_refused(rig: Rig, engine: Any, tmp_path: Path) -> None:
+    rig.workflow = load_workflow("code_tests")
+    words = "Task 'numbers' has no public tests, which stage 'tests' of workflow 'code_tests' runs"
+    with pytest.raises(ConfigError, match=words):
+        rig.collect(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_lost_connection_is_tried_again_from_the_first_stage(
+    rig: Rig, engine: Any, tmp_path: Path
+) -> None:
+    cut: list[Any] = []
+
+    def mishap(body: dict[str, Any]) -> str | None:
+        is_second = body["max_tokens"] == 10 and "What is 3?" in str(body)
+        if is_second and len(cut) < 2:
+            cut.append(body)
+            return "cut"
+        return None
+
+    engine.mishap = mishap
+    assert rig.collect(tmp_path, concurrency=1).failed == 0
+    assert list(read_table(tmp_path, "programs")["attempts"]) == [1, 1, 1, 3, 1, 1]
+    engine.mishap = lambda _: None
+    rig.collect(tmp_path.with_name("undisturbed"), concurrency=1)
+    one, other = (tables(out) for out in (tmp_path, tmp_path.with_name("undisturbed")))
+    assert_frame_equal(one["stages"], other["stages"])
+
+
+def test_programs_of_an_engine_that_is_gone_are_run_by_another_of_its_model(
+    rig: Rig, engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig.pool = Pool(
+        engines=[
+            *dying_pool(tmp_path, answers=2).engines,
+            EngineSpec(name="other", model=str(tmp_path / "model"), base_url=engine.base_url),
+        ]
+    )
+    engine.delay_s = 0.05
+
+    class Broken(RunningEngine):
+        def restart(self) -> None:
+            raise EngineError("Engine 'mortal' has no port any more.")
+
+    with mock.patch.object(RunningEngine, "restart", Broken.restart):
+        result = rig.collect(tmp_path / "out", limit=12)
+    assert (result.programs, result.failed) == (12, 0)
+    assert "run by other engines of its model" in unfolded(capsys.readouterr().err)
+
+
+def test_a_full_disk_keeps_what_is_finished(rig: Rig, tmp_path: Path) -> None:
+    """A limit on the size of files, in a process of its own, stands in for the disk's."""
+    out = tmp_path / "out"
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+
+    def collect() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (14_000, 14_000))
+        try:
+            rig.collect(out, limit=40)
+        except ChimeraError as error:
+            there.send(str(error))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        process = context.Process(target=collect)
+        process.start()
+        process.join()
+    assert "journal.jsonl cannot be written (File too large): what it has is kept" in here.recv()
+    stored = (out / "journal.jsonl").read_bytes()
+    assert len(stored) < 14_000
+    assert stored.endswith(b"\n")
+    n_stored = stored.count(b'"program"')
+    assert len(load_traces(out).programs) == n_stored
+    result = rig.collect(out, limit=40)
+    assert (result.programs, result.resumed) == (40, n_stored)
+    rig.collect(tmp_path / "undisturbed", limit=40)
+    assert_same(out, tmp_path / "undisturbed")
+
+
+def test_room_for_the_tables_is_left_on_the_disk(
+    rig: Rig, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = tmp_path / "journal.jsonl"
+
+    def usage(path: Path) -> Any:
+        is_full = journal.read_bytes().count(b'"program"') == 4
+        return SimpleNamespace(free=5 << 20 if is_full else 5 << 40)
+
+    monkeypatch.setattr(traces.shutil, "disk_usage", usage)
+    with pytest.raises(ChimeraError, match=r"almost full \(5 MiB free\)"):
+        rig.collect(tmp_path, concurrency=1)
+    assert read_json(tmp_path / "provenance.json")["status"] == "partial"
+    assert len(load_traces(tmp_path).programs) == 4
+
+
+def test_shards_are_one_collection(rig: Rig, engine: Any, tmp_path: Path) -> None:
+    rig.collect(tmp_path / "whole", limit=20, samples=2, temperature=0.5)
+    shards = [tmp_path / f"shard{index}" for index in (1, 2, 3)]
+    for index, out in enumerate(shards, start=1):
+        rig.collect(out, limit=20, samples=2, temperature=0.5, shard=f"{index}/3")
+        assert read_json(out / "provenance.json")["status"] == "complete"
+    result = merge_collections(shards, tmp_path / "merged")
+    assert (result.programs, result.failed, result.duplicates) == (40, 0, 0)
+    assert (result.missing, result.missing_shards) == (0, ())
+    assert read_json(tmp_path / "merged" / "provenance.json")["status"] == "complete"
+    for name, table in tables(tmp_path / "whole").items():
+        by = [column for column in ("program_id", "stage_index", "question_id") if column in table]
+        merged = tables(tmp_path / "merged")[name]
+        one, other = (t.sort_values(by).reset_index(drop=True) for t in (table, merged))
+        assert_frame_equal(one, other)
+    # The merged collection is one that can be gone on with.
+    sent = len(engine.bodies)
+    assert rig.collect(tmp_path / "merged", limit=20, samples=2, temperature=0.5).resumed == 40
+    assert len(engine.bodies) == sent
+
+
+def test_an_empty_shard_is_refused(rig: Rig, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="0 questions of task 'numbers' in shard 2/9"):
+        rig.collect(tmp_path / "out", limit=1, shard="2/9")
+
+
+def test_shards_without_texts_need_one_key(rig: Rig, tmp_path: Path) -> None:
+    key, other = HashKey(bytes(32)), HashKey(bytes(range(32)))
+    shards = [tmp_path / f"shard{index}" for index in (1, 2, 3)]
+    for index, out in enumerate(shards, start=1):
+        privacy = Privacy(key=key if index < 3 else other)
+        rig.collect(out, limit=20, shard=f"{index}/3", texts=False, privacy=privacy)
+    merge_collections(shards[:2], tmp_path / "merged")
+    assert read_table(tmp_path / "merged", "questions")["features"].notna().all()
+    with pytest.raises(ConfigError, match="hash_key is "):
+        merge_collections(shards, tmp_path / "all")

@@ -6,7 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from chimera_train.collect.privacy import Privacy
 from chimera_train.errors import ConfigError, DataError
+from chimera_train.hashed_text import HashedText, HashKey
 from chimera_train.predict.features import StageRequest
 from chimera_train.simulate.workload import workload_from_traces
 from chimera_train.traces.split import HOLDOUT_FOLD, fold
@@ -88,6 +90,19 @@ def test_a_router_may_read_system_prompts(traces):
     stages = traces.stages.assign(system_text="Be brief.")
     build(replace(traces, stages=stages), router=router)
     assert all(text.startswith("Be brief.\n\nuser q") for text in router.texts)
+
+
+def test_a_router_refuses_hashes_and_a_length_predictor_gets_them(traces):
+    privacy = Privacy(key=HashKey(bytes(32)))
+    kept = [privacy.stage({"user_text": text}) for text in traces.stages["user_text"]]
+    features = [row["user_features"] for row in kept]
+    stages = traces.stages.assign(user_features=features, user_text=None)
+    hashed = replace(traces, stages=stages)
+    length = Length()
+    build(hashed, length=length)
+    assert all(isinstance(r.text, HashedText) for own in length.requests.values() for r in own)
+    with pytest.raises(DataError, match="a router reads texts: leave the router out"):
+        build(hashed, router=Router())
 
 
 def test_an_oracle_knows_what_happened(traces):

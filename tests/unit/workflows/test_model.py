@@ -52,6 +52,24 @@ def workflow(*stages: dict[str, Any], answer: list[str] | None = None) -> Workfl
         ([stage("a", max_tokens=0)], "max_tokens"),
         ([stage("1")], "id"),
         ([stage("a", code="import os")], "code"),
+        ([stage("a"), stage("b", ["c"]), stage("c", ["d"])], "unknown stage 'd'"),
+        ([stage("item")], "reserved"),
+        ([stage("a", user="{item}")], "does not fan out over the items"),
+        ([stage("a", fan_out=3, user="{item}")], "does not fan out over the items"),
+        ([stage("a", fan_out=1)], "fan_out"),
+        ([stage("a", fan_out={"items_of": "b", "max": 2}), stage("b")], "'b', which is not"),
+        ([stage("a", fan_out={"items_of": "a", "max": 2})], "'a', which is not"),
+        ([stage("a", fan_out={"items_of": "a"})], "max"),
+        (
+            [stage("a", fan_out=3), stage("b", ["a"], when={"stage": "a", "verdict": "reject"})],
+            "'when' needs one verdict, but 'a' fans out",
+        ),
+        ([stage("a", max_tokens=None)], "stage 'a' needs 'max_tokens'"),
+        ([stage("a", role="")], "stage 'a' needs 'role'"),
+        ([stage("a", tool="public_tests")], "runs a tool, which has no 'max_tokens'"),
+        ([{"id": "a", "tool": "rm", "user": "x"}], "tool"),
+        ([stage("a", top_p=0)], "top_p"),
+        ([stage("a", temperature=-1)], "temperature"),
         ([], "stages"),
     ],
 )
@@ -144,3 +162,24 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError) as caught:
         load_workflow("nonsense")
     assert all(name in str(caught.value) for name in SHIPPED)
+
+
+def test_what_a_workflow_does_not_say_is_not_in_its_dump() -> None:
+    """Ids of programs are made of it, and older collections have to stay valid."""
+    plain, *others = workflow(stage("a"), stage("b", top_p=0.5, fan_out=2)).model_dump()["stages"]
+    assert set(plain) == {"id", "role", "system", "user", "depends_on", "when", "max_tokens"}
+    assert {"top_p", "fan_out"} < set(others[0])
+    assert "temperature" not in others[0]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_dump_is_the_workflow(name: str) -> None:
+    loaded = load_workflow(name)
+    assert Workflow.model_validate(loaded.model_dump(mode="json")) == loaded
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(b"name: \xff\xfe\n")
+    with pytest.raises(ConfigError, match=r"mine\.yaml cannot be read: .*utf-8"):
+        load_workflow(str(path))
