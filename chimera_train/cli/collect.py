@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
 
 def traces(
     pool: PoolOption,
-    task: Annotated[str, typer.Option("--task", help="Task whose questions are asked.")],
+    task: Annotated[str, typer.Option("--task", help="Task by name, or the path of a YAML file.")],
     workflow: Annotated[
         str, typer.Option("--workflow", help="Workflow by name, or the path of a YAML file.")
     ],
@@ -87,6 +87,14 @@ def traces(
     no_text: NoTextOption = False,
     redact: RedactOption = None,
     hash_key_file: HashKeyOption = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="File, or directory of a data set, instead of the task's own."),
+    ] = None,
+    allow_code_execution: Annotated[
+        bool,
+        typer.Option("--allow-code-execution", help="Run programs of models, in sandboxes."),
+    ] = False,
     params: ParamsOption = None,
     track: TrackOption = None,
     quiet: QuietOption = False,
@@ -100,7 +108,7 @@ def traces(
     from chimera_train.collect.provenance import FILE_NAME as PROVENANCE
     from chimera_train.collect.traces import collect_traces
     from chimera_train.pool.schema import load_pool
-    from chimera_train.tasks import get_task
+    from chimera_train.tasks import open_task
     from chimera_train.workflows.model import load_workflow
 
     output = Output(as_json=as_json, quiet=quiet)
@@ -120,11 +128,14 @@ def traces(
         out, no_text=not settings.texts, redact=redact or (), hash_key_file=hash_key_file
     )
     what = {"task": task, "workflow": workflow, **settings.model_dump()}
-    with tracked(track, "collect_traces", what) as run:
+    with (
+        open_task(task, data=data, allow_code_execution=allow_code_execution) as opened,
+        tracked(track, "collect_traces", what) as run,
+    ):
         result = asdict(
             collect_traces(
                 load_pool(pool),
-                get_task(task),
+                opened,
                 load_workflow(workflow),
                 out,
                 settings,

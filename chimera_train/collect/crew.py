@@ -91,8 +91,8 @@ async def run_jobs(
         EngineError: engines are gone, and with them the last ones of a model.
         ChimeraError: what ``store`` raised.
     """
-    crew = _Crew(jobs, workflow, settings, tools, store, stored)
-    with ThreadPoolExecutor(_GRADERS, thread_name_prefix="grade") as crew.graders:
+    with ThreadPoolExecutor(_GRADERS, thread_name_prefix="grade") as graders:
+        crew = _Crew(jobs, workflow, settings, tools, store, stored, graders)
         try:
             await crew.run(engines, output)
         except ExceptionGroup as group:
@@ -107,8 +107,6 @@ async def run_jobs(
 class _Crew:
     """The workers of all engines and what they share."""
 
-    graders: ThreadPoolExecutor
-
     def __init__(
         self,
         jobs: Sequence[Job],
@@ -117,6 +115,7 @@ class _Crew:
         tools: Mapping[str, Tool],
         store: Store,
         stored: Callable[[Job, ProgramResult], None],
+        graders: ThreadPoolExecutor,
     ) -> None:
         models = dict.fromkeys(job.model for job in jobs)
         self.queues = {m: JobQueue([job for job in jobs if job.model == m]) for m in models}
@@ -126,6 +125,7 @@ class _Crew:
         self._tools = tools
         self._store = store
         self._stored = stored
+        self._graders = graders
 
     async def run(self, engines: Sequence[RunningEngine], output: Output) -> None:
         """Run all; errors of the workers come as a group."""
@@ -191,7 +191,7 @@ class _Crew:
     async def _keep(self, job: Job, result: ProgramResult, engine: str, attempts: int) -> None:
         # Grading may take its time and the disk too: neither may hold up the streams.
         await asyncio.get_running_loop().run_in_executor(
-            self.graders, lambda: self._store(job, result, engine=engine, attempts=attempts)
+            self._graders, lambda: self._store(job, result, engine=engine, attempts=attempts)
         )
         self._stored(job, result)
 

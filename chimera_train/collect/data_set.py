@@ -1,7 +1,7 @@
 """From finished programs to the files of a data set: table rows, the tables, the provenance."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from chimera_train.collect import provenance
 from chimera_train.collect.jobs import Job
-from chimera_train.collect.journal import Journal, Pieces, Stored
+from chimera_train.collect.journal import Journal, Pieces, Stored, read_journal
 from chimera_train.collect.privacy import Privacy
 from chimera_train.collect.request import StageResult
 from chimera_train.collect.runner import ProgramResult
-from chimera_train.errors import ChimeraError
+from chimera_train.errors import ChimeraError, DataError
 from chimera_train.files import read_json_object, write_json
 from chimera_train.predict.tokens import TokenCounter
 from chimera_train.tasks.model import Question
@@ -22,7 +22,7 @@ from chimera_train.traces.store import write_table
 
 __all__ = [
     "Brief", "Counts", "brief", "completed_programs", "is_complete", "program_id", "program_row",
-    "question_rows", "stage_rows", "write_data_set",
+    "question_rows", "read_collection", "stage_rows", "write_data_set",
 ]  # fmt: skip
 
 
@@ -59,6 +59,21 @@ def program_id(entry: Mapping[str, Any]) -> str:
 def brief(entry: Mapping[str, Any]) -> Brief:
     """The brief of a journal's entry."""
     return Brief(entry["program"]["error"], len(entry["stages"]))
+
+
+def read_collection(directory: Path, brief: Callable[[Any], Any] = brief) -> Stored:
+    """The programs of `collect traces` in ``directory``, to which it may be adding.
+
+    Raises:
+        DataError: there is none yet, or the journal is damaged or of something else.
+    """
+    stored = read_journal(directory, program_id, brief)
+    if not isinstance(stored.settings, dict) or "models" not in stored.settings:
+        raise DataError(
+            f"{directory} has no finished program of 'chimera-train collect traces': wait for the"
+            " first, or give another directory."
+        )
+    return stored
 
 
 def completed_programs(entries: Pieces) -> set[str]:

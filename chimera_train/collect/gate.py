@@ -26,6 +26,7 @@ class Gate:
         clock: seconds that only grow.
 
     Attributes:
+        most: as given.
         limit: the limit now; at least 1.
         refusals: how many requests the endpoint has refused.
     """
@@ -33,7 +34,7 @@ class Gate:
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit = float(most)
         self.refusals = 0
-        self._most = most
+        self.most = most
         self._clock = clock
         self._active = 0
         self._changed = asyncio.Condition()
@@ -56,7 +57,7 @@ class Gate:
 
     def accepted(self) -> None:
         """A request was served."""
-        self.limit = min(float(self._most), self.limit + 1 / self.limit)
+        self.limit = min(float(self.most), self.limit + 1 / self.limit)
         self._pause_s = _FIRST_PAUSE_S
 
     def refused(self, sent_at: float, wait_s: float | None) -> float:

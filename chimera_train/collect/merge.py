@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from chimera_train.collect.data_set import brief, program_id, write_data_set
-from chimera_train.collect.journal import Stored, differences, open_journal, read_journal
+from chimera_train.collect.data_set import brief, program_id, read_collection, write_data_set
+from chimera_train.collect.journal import Stored, differences, open_journal
 from chimera_train.errors import ConfigError, DataError
 from chimera_train.files import replaced_directory
 from chimera_train.traces.store import read_table, write_table
@@ -55,7 +55,7 @@ def merge_collections(directories: Sequence[Path], out: Path) -> MergeResult:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} holds something already: choose another --out.")
-    parts = {directory: read_journal(directory, program_id, _brief) for directory in directories}
+    parts = {directory: read_collection(directory, _brief) for directory in directories}
     settings = _common_settings(parts)
     missing_shards = _missing_shards(parts)
     questions = {

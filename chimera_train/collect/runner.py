@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from chimera_train.collect.request import Call, Endpoint, StageResult, ask, ms_since
+from chimera_train.collect.reply import ms_since
+from chimera_train.collect.request import Call, Endpoint, StageResult, ask
 from chimera_train.tasks.model import Question
 from chimera_train.workflows.fan_out import items, numbered
 from chimera_train.workflows.model import Items, Stage, Workflow, render, verdict

@@ -86,7 +86,7 @@ class Station:
 
     async def _restart(self, timeout_s: float, error: EngineError) -> None:
         name = self.engine.spec.name
-        self._output.warn(f"{_first_line(error)} It is started again.")
+        self._output.warn(f"{_without_log(error)} It is started again.")
         await asyncio.to_thread(self.engine.restart)
         start = time.monotonic()
         with http_client(self.engine.base_url) as client:
@@ -101,7 +101,7 @@ class Station:
         self._output.info(f"{name} is back after {time.monotonic() - start:.0f} s")
 
     async def _await_return(self, error: EngineError) -> None:
-        self._output.warn(f"{_first_line(error)} It is waited for.")
+        self._output.warn(f"{_without_log(error)} It is waited for.")
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             await asyncio.sleep(_POLL_S)
@@ -112,5 +112,6 @@ class Station:
                     raise
 
 
-def _first_line(error: EngineError) -> str:
-    return str(error).splitlines()[0]
+def _without_log(error: EngineError) -> str:
+    """What happened, without the lines of the log that say why."""
+    return str(error).partition(" Its log")[0].splitlines()[0]

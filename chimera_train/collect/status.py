@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
-from chimera_train.collect.data_set import program_id
-from chimera_train.collect.journal import FILE_NAME, Stored, read_journal
+from chimera_train.collect.data_set import read_collection
+from chimera_train.collect.journal import FILE_NAME, Stored
 
 __all__ = ["ModelStatus", "Status", "collection_status"]
 
@@ -70,7 +70,7 @@ def collection_status(directory: Path, *, now: datetime) -> Status:
     Raises:
         DataError: it is none, or its journal is damaged.
     """
-    stored = read_journal(directory, program_id, _seen)
+    stored = read_collection(directory, _seen)
     programs: list[_Seen] = list(stored.entries.briefs.values())
     running = _is_locked(directory / FILE_NAME)
     wanted = _wanted(directory, stored)

@@ -238,7 +238,7 @@ async def test_nothing_listens(workflow: Workflow) -> None:
 async def test_a_silent_endpoint_is_not_asked_twice(engine: Any, workflow: Workflow) -> None:
     engine.delay_s = 5.0
     async with open_endpoint(engine.base_url, "fake") as endpoint:
-        endpoint.client.timeout = httpx2.Timeout(0.2)
+        next(endpoint.https).timeout = httpx2.Timeout(0.2)
         result = await run_program(endpoint, workflow, QUESTION, SAMPLING, program_id="p", sample=0)
     assert len(engine.bodies) == 1
     assert result.error is not None
@@ -314,7 +314,7 @@ async def test_sampling_is_the_stages_own_before_the_collections(engine: Any) ->
     assert sent == [(0.9, 0.8, 11)] * 3 + [(0.0, 0.5, 11)]
     rows = [(row.temperature, row.top_p, row.max_tokens) for row in result.stages]
     assert rows == sent
-    assert [row.seed for row in result.stages] == [body["seed"] for body in engine.bodies]
+    assert {row.seed for row in result.stages} == {body["seed"] for body in engine.bodies}
 
 
 async def test_a_stage_maps_over_the_items_of_another_up_to_a_maximum(engine: Any) -> None:

@@ -92,6 +92,10 @@ def test_status_of_one_that_runs_has_a_rate_and_does_not_disturb_it(tmp_path: Pa
 def test_what_is_no_collection_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"journal\.jsonl does not exist: give a directory"):
         collection_status(tmp_path, now=NOW)
+    for nothing in (b"", b'{"settings": {}}\n'):
+        (tmp_path / FILE_NAME).write_bytes(nothing)
+        with pytest.raises(DataError, match="has no finished program of 'chimera-train collect"):
+            collection_status(tmp_path, now=NOW)
     (tmp_path / FILE_NAME).write_bytes(b'{"settings": {}}\n\xff\xfe\n')
     with pytest.raises(DataError, match=r"journal\.jsonl:2 is not JSON: restore the file"):
         collection_status(tmp_path, now=NOW)
