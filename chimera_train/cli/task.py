@@ -69,21 +69,23 @@ def grade(
 ) -> None:
     """Grade a file of answers, such as another tool's."""
     from chimera_train.files import require_creatable, write_text
-    from chimera_train.tasks import open_task
+    from chimera_train.tasks import CodeTask, open_task
     from chimera_train.tasks.grading import as_json_lines, grade_file
+    from chimera_train.tasks.isolate import isolation
 
     output = Output(as_json=as_json)
     if out is not None:
         require_creatable(out)
     with open_task(task, data=data, allow_code_execution=allow_code_execution) as opened:
         graded = grade_file(opened, answers, output)
+        apart = isolation() if isinstance(opened, CodeTask) else None
     if out is not None:
         write_text(out, as_json_lines(graded.verdicts))
     summary = graded.summary()
     output.result(
-        {**summary, "out": None if out is None else str(out)},
+        {**summary, "isolation": apart, "out": None if out is None else str(out)},
         table(["answers", "mean score"], [[summary["answers"], summary["mean_score"]]]),
-        *([table(["reason", "answers"], [list(item) for item in summary["reasons"].items()])]),
+        table(["verdict", "answers"], [list(item) for item in summary["reasons"].items()]),
     )
 
 

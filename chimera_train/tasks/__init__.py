@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from chimera_train.tasks.settings import (
     TaskSettings,
     load_settings,
 )
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["CodeTask", "Question", "Task", "Verdict", "get_task", "open_task"]
 
@@ -76,7 +79,13 @@ def open_task(
                 f"Task '{task.name}' runs programs that models write: allow it with"
                 " --allow-code-execution."
             )
-        isolation()  # raises where no program can be run, before anything else is done
+        how = isolation()  # raises where no program can be run, before anything else is done
+        if how != "bubblewrap":
+            _log.warning(
+                "programs are kept apart by '%s' only, which leaves the network or files within"
+                " their reach: install bubblewrap",
+                how,
+            )
     try:
         yield task
     finally:

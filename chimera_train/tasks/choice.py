@@ -9,7 +9,7 @@ from chimera_train.tasks.settings import ChoiceSettings
 
 __all__ = ["ChoiceGrader", "chosen_letter"]
 
-_LETTER = r"(?:\\(?:text|mathrm|boxed|textbf)\s*\{+|[\s*_$({\[\"'])*([A-Z])(?![A-Za-z'’])"
+_LETTER = r"(?:\\(?:text|mathrm|boxed|textbf)\s*\{|[\s*_$({\[\"'])*([A-Z])(?![A-Za-z'’])"
 # From the surest sign of a choice to the weakest; in each the last one of the text counts.
 _SIGNS = [
     re.compile(r"\\boxed\s*\{" + _LETTER),
@@ -72,7 +72,7 @@ class ChoiceGrader:
         letter = chosen_letter(text)
         if letter == question.answer:
             return Verdict(1.0)
-        return Verdict(0.0, "no letter" if letter is None else f"answered {letter}")
+        return Verdict(0.0, "no letter" if letter is None else f"wrong: answered {letter}")
 
     def close(self) -> None:
         """Nothing is held between answers."""

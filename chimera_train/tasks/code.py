@@ -28,6 +28,7 @@ _REPORT_CHARACTERS = 1000
 _SHOWN_CHARACTERS = 250
 # A program may take this many times the limit of one test for all of them together.
 _ALL_TESTS = 10
+_CHECK_KEYS = ("function", "trusted", "setup")
 _FENCE = re.compile(r"^[ \t]*```[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.MULTILINE | re.DOTALL)
 
 
@@ -65,7 +66,7 @@ class CodeGrader:
         passed, failure = self._test(problem, problem["tests"], extract_code(text))
         if not failure:
             return Verdict(1.0)
-        return Verdict(0.0, f"test {passed + 1} of {len(problem['tests'])}: {failure}")
+        return Verdict(0.0, f"wrong: test {passed + 1} of {len(problem['tests'])}, {failure}")
 
     def public_tests(self, question: Question, text: str) -> str:
         """A report on the tests that the question shows, for a stage to read.
@@ -136,15 +137,12 @@ class CodeGrader:
         return result["passed"], "" if failed is None else f"{_cut(failed)} {result['reason']}"
 
 
-_CHECK_KEYS = ("function", "trusted", "setup")
-
-
 def _completed(problem: Mapping[str, Any], code: str) -> str:
     """A program out of what may be only the rest of a function that the question began."""
     prompt = problem.get("prompt")
     if prompt is None:
         return code
-    if re.search(rf"^\s*(async\s+)?def\s+{re.escape(problem['function'])}\b", code, re.MULTILINE):
+    if re.search(rf"^[ \t]*def[ \t]+{re.escape(problem['function'])}\b", code, re.MULTILINE):
         return f"{prompt}\n    pass\n\n{code}"
     return f"{prompt.rstrip()}\n{code}"
 

@@ -64,10 +64,9 @@ class DataTask:
         Raises:
             ConfigError, DataError: as ``questions``.
         """
-        rows = read_rows(self.settings.source, self.task_file)
         found: dict[str, str] = {}
         questions = []
-        for row in rows:
+        for row in read_rows(self.settings.source, self.task_file):
             question = self._question(row)
             if question.question_id in found:
                 raise DataError(

@@ -26,7 +26,7 @@ class TextGrader:
         """1 for the same text, else 0."""
         if _plain(text) == _plain(question.answer):
             return Verdict(1.0)
-        return Verdict(0.0, f"answered {' '.join(text.split())[:100]}")
+        return Verdict(0.0, f"wrong: answered {' '.join(text.split())[:100]}")
 
     def close(self) -> None:
         """Nothing is held between answers."""

@@ -53,7 +53,7 @@ def grade_file(task: Task, path: Path, output: Output) -> Graded:
         DataError: the file is missing, malformed or empty, or answers a question of another task.
     """
     if not isinstance(task, DataTask):
-        raise ConfigError(f"task '{task.name}' makes its questions: answers in a file have none.")
+        raise ConfigError(f"Task {task.name!r} makes its questions: a file cannot refer to them.")
     questions = {question.question_id: question for question in task.all_questions}
     answers = [_answer(where, row, questions, task) for where, row in read_json_lines(path)]
     if not answers:

@@ -131,7 +131,7 @@ def _prefix(how: Isolation, files_bytes: int) -> list[str]:
         elif path.is_dir():
             command += ["--ro-bind", name, name]
     command += ["--size", str(files_bytes), "--perms", "1777", "--tmpfs", _HOME]
-    home = Path(sys.base_prefix)
+    home = Path(sys.base_prefix).resolve()
     if not home.is_relative_to("/usr"):
         # Its user must get there even where the directories above are private outside.
         for parent in reversed(home.parents[:-1]):

@@ -6,10 +6,13 @@ math-verify: with antlr 4.9.3, which DVC needs, ``10\%`` is 10 and not a tenth.
 
 import re
 
-__all__ = ["final_answer", "is_words", "normalised", "readings", "without_base"]
+__all__ = ["LONGEST", "final_answer", "is_words", "normalised", "readings", "without_base"]
+
+LONGEST = 2000  # characters of an answer; a text that runs away must not take long to read
+_TRIED = 20  # boxes, from the last one, until one is closed and not empty
 
 _MARKER = re.compile(r"\banswer\b[^\n.]{0,60}?(?:\bis\b|\bwas\b|[:=])[\s:]*", re.IGNORECASE)
-_BOXED = re.compile(r"\\f?boxed\s*")
+_BOXED = re.compile(r"\\(?:boxed|fbox)\s*")
 _SENTENCE_END = re.compile(r"[.!]?(?:\s*\n|\s+(?=[A-Z]\w* )|\Z)")
 
 _SPACING = re.compile(
@@ -35,17 +38,17 @@ _BASE = re.compile(r"([0-9A-Z]+)_(\d+)")
 
 def final_answer(text: str) -> str | None:
     r"""The last ``\boxed{}`` of a text, else what follows the last ``####`` or "answer is"."""
-    boxed = [_argument(text, match.end()) for match in _BOXED.finditer(text)]
-    found = [content for content in boxed if content and content.strip()]
-    if found:
-        return found[-1].strip()
+    for match in list(_BOXED.finditer(text))[: -_TRIED - 1 : -1]:
+        content = _argument(text, match.end())
+        if content and content.strip():
+            return content.strip()
     _, mark, tail = text.rpartition("####")
     if mark:
         return tail.strip().partition("\n")[0].strip() or None
     markers = list(_MARKER.finditer(text))
     if not markers:
         return None
-    tail = text[markers[-1].end() :].lstrip()
+    tail = text[markers[-1].end() :].lstrip()[:LONGEST]
     if formula := re.match(r"\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", tail, re.DOTALL):
         return next(part for part in formula.groups() if part).strip()
     end = _SENTENCE_END.search(tail)
@@ -58,7 +61,7 @@ def _argument(text: str, start: int) -> str | None:
         token = re.compile(r"[^\s$.,]+").match(text, start)
         return token[0] if token else None
     depth = 0
-    for end in range(start, len(text)):
+    for end in range(start, min(len(text), start + LONGEST)):
         depth += {"{": 1, "}": -1}.get(text[end], 0)
         if depth == 0:
             return text[start + 1 : end]

@@ -3,6 +3,7 @@
 import logging
 
 from chimera_train.tasks.math_answers import (
+    LONGEST,
     final_answer,
     is_words,
     normalised,
@@ -17,7 +18,6 @@ from chimera_train.tasks.settings import MathSettings
 __all__ = ["MathGrader"]
 
 _log = logging.getLogger(__name__)
-_LONGEST = 2000
 
 
 class MathGrader:
@@ -45,7 +45,7 @@ class MathGrader:
         answer = final_answer(text)
         if answer is None:
             return Verdict(0.0, "no answer: neither \\boxed{} nor 'answer is'")
-        if len(answer) > _LONGEST:
+        if len(answer) > LONGEST:
             return Verdict(0.0, "the answer is too long")
         gold, found = normalised(question.answer), normalised(answer)
         pairs = readings(gold, found)
@@ -63,7 +63,7 @@ class MathGrader:
                     found[:100],
                 )
                 return Verdict(0.0, f"could not be compared in time: {found[:100]}")
-        return Verdict(0.0, f"answered {found[:100]}")
+        return Verdict(0.0, f"wrong: answered {found[:100]}")
 
     def close(self) -> None:
         """End the processes that compare."""

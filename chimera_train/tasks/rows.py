@@ -61,7 +61,7 @@ class Row:
         return DataError(f"{self.where}: the field mapped to '{key}' in {self.task_file} {what}.")
 
 
-def read_rows(source: DataSource, task_file: Path) -> list[Row]:
+def read_rows(source: DataSource, task_file: Path) -> Iterator[Row]:
     """All rows of a task's data, in order.
 
     Raises:
@@ -70,25 +70,17 @@ def read_rows(source: DataSource, task_file: Path) -> list[Row]:
     """
     if source.file is not None:
         path = source.file if source.file.is_absolute() else task_file.parent / source.file
-        rows = [
-            Row(values, number, where, str(task_file))
-            for number, (where, values) in enumerate(_of_file(path))
-        ]
-        name = str(path)
+        name, rows = str(path), _of_file(path)
     else:
-        name = f"data set {source.dataset}"
-        rows = [
-            Row(dict(values), number, f"{name}, split {source.split}, row {number}", str(task_file))
-            for number, values in enumerate(_of_data_set(source))
-        ]
-    if not rows:
+        name, rows = f"data set {source.dataset}, split {source.split}", _of_data_set(source)
+    number = -1
+    for number, (where, values) in enumerate(rows):
+        yield Row(values, number, where, str(task_file))
+    if number < 0:
         raise DataError(f"{name} holds no rows: choose another file or split.")
-    return rows
 
 
 def _of_file(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    if not path.is_file():
-        raise DataError(f"{path} does not exist or is no file: name the task's data.")
     if path.name.endswith(".parquet"):
         yield from _of_parquet(path)
     elif path.name.endswith((".jsonl", ".jsonl.gz")):
@@ -119,6 +111,8 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
+    if not path.is_file():
+        raise DataError(f"{path} does not exist or is no file.")
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield from file
@@ -139,7 +133,7 @@ def _of_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield from ((f"{path}, row {number}", row) for number, row in enumerate(values))
 
 
-def _of_data_set(source: DataSource) -> Iterator[Mapping[str, Any]]:
+def _of_data_set(source: DataSource) -> Iterator[tuple[str, Mapping[str, Any]]]:
     import datasets
 
     dataset = str(source.dataset)
@@ -160,4 +154,5 @@ def _of_data_set(source: DataSource) -> Iterator[Mapping[str, Any]]:
             f"data set {dataset} cannot be loaded ({first.rstrip('.')}): check the network, or give"
             " a file that you have (--data)."
         ) from error
-    yield from data
+    where = f"data set {dataset}, split {source.split}, row"
+    yield from ((f"{where} {number}", row) for number, row in enumerate(data))
