@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from chimera_train.collect.imports.files import MALFORMED
 from chimera_train.collect.imports.report import Report
 from chimera_train.collect.imports.write import Found
 
@@ -93,7 +94,16 @@ def program_of(
     Spans that are in no row, and all those of a trace that is no program, are reported.
     """
     spans = sorted(spans, key=lambda span: (span.start_ns, span.end_ns))
-    tree = _Tree({s.span_id: s for s in spans}, {s.span_id: describe(s) for s in spans})
+    try:
+        tree = _Tree({s.span_id: s for s in spans}, {s.span_id: describe(s) for s in spans})
+        datetime.fromtimestamp(spans[0].start_ns / 1e9, UTC)
+    except MALFORMED as error:
+        report.invalid.add(
+            f"a span of its trace is not in the expected form ({error!r})",
+            spans[0].place,
+            len(spans),
+        )
+        return None
     kept: list[tuple[Span, Described]] = []
     for span in spans:
         described = tree.described[span.span_id]
