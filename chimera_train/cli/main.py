@@ -46,8 +46,8 @@ def _root(
 
 # The order of the help page: the order in which the commands are used.
 for _module in (
-    "doctor", "pool", "collect", "fit", "evaluate", "router", "calibrate", "simulate", "export",
-    "bundle", "serve",
+    "doctor", "pool", "task", "collect", "fit", "evaluate", "router", "calibrate", "simulate",
+    "export", "bundle", "serve",
 ):  # fmt: skip
     importlib.import_module(f"chimera_train.cli.{_module}").register(app)
 
