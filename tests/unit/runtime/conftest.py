@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
-from stub_engine import StubEngine, serving
+from streaming_stub import StubEngine, serving
 
 from chimera_train.predict.features import StageRequest
 from chimera_train.relay.server import bind

@@ -11,7 +11,7 @@ import httpx2
 import openai
 import pyarrow.parquet as pq
 import pytest
-from stub_engine import StubEngine, serving
+from streaming_stub import StubEngine, serving
 
 from chimera_train.collect.journal import Journal, open_journal
 from chimera_train.collect.privacy import Privacy
