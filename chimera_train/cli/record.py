@@ -81,13 +81,11 @@ def record(
     engines = load_pool(pool)
     settings = load_section(params, "collect_record", RecordSettings)
     privacy = open_privacy(out, no_text=no_text, redact=redact or (), hash_key_file=hash_key_file)
+
+    def stopped(result: RecordResult) -> None:
+        show(result, out)
+        if redact:
+            output.info(f"replaced by --redact: {privacy.replacements}")
+
     with bind(host, port) as listener:
-        run_recording(
-            engines,
-            out,
-            settings,
-            privacy,
-            listener,
-            output=output,
-            on_stop=lambda result: show(result, out),
-        )
+        run_recording(engines, out, settings, privacy, listener, output=output, on_stop=stopped)

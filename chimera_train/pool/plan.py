@@ -98,7 +98,11 @@ class _Planner:
             )
         port = 0 if launch.port == "auto" else launch.port
         command = server_command(spec, launch, source, port, {})
-        environment = server_environment(launch, source, {}, os.environ)
+        environment = {
+            name: value
+            for name, value in server_environment(launch, source, {}, os.environ).items()
+            if not name.endswith("_VISIBLE_DEVICES")  # which changes no flag
+        }
         where = (command[0], frozenset(environment.items()))
         self._commands[where].append((spec.name, command[3:]))
         shown = list(command)
