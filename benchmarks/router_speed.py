@@ -93,11 +93,11 @@ def latency(network: Path, tokenizer: Path, tokens: int, calls: int) -> dict[str
     """Percentiles of the milliseconds that a text of so many tokens takes."""
     evaluated = TextNetwork(network, tokenizer, max_length=tokens)
     texts = [f"{WORD} " * tokens]
-    evaluated.run(texts, batch=1)
+    evaluated.run(texts)
     found = np.empty((calls, 2))
     for call in range(calls):
         wall, cpu = time.perf_counter(), time.process_time()
-        evaluated.run(texts, batch=1)
+        evaluated.run(texts)
         found[call] = time.perf_counter() - wall, time.process_time() - cpu
     (p50, cpu_p50), (p99, cpu_p99) = 1e3 * np.percentile(found, [50, 99], axis=0)
     return {"p50": p50, "p99": p99, "cpu_p50": cpu_p50, "cpu_p99": cpu_p99}

@@ -97,16 +97,10 @@ def check_network(
             )
 
 
-def quantize(full: Path, path: Path, *, per_channel: bool = False) -> None:
-    """Write the network ``full`` to ``path`` with weights of 8 bits.
-
-    Args:
-        full: the network in full precision.
-        path: the file to write.
-        per_channel: give each column of a weight matrix a scale of its own.
-    """
+def quantize(full: Path, path: Path) -> None:
+    """Write the network ``full`` to ``path`` with weights of 8 bits, each column with its scale."""
     with _quiet_exporter():
-        quantize_dynamic(full, path, weight_type=QuantType.QInt8, per_channel=per_channel)
+        quantize_dynamic(full, path, weight_type=QuantType.QInt8, per_channel=True)
 
 
 def export_tokenizer(tokenizer: Any, path: Path) -> None:

@@ -160,7 +160,7 @@ def _export(encoder: str, directory: Path, max_length: int) -> int:
         one="a component",
     )
     # With one scale a matrix the embeddings turn away from the exact ones several times as far.
-    quantize(full, directory / NETWORK, per_channel=True)
+    quantize(full, directory / NETWORK)
     full.unlink()
     export_tokenizer(tokenizer, directory / TOKENIZER)
     return reads

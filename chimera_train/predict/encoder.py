@@ -67,9 +67,7 @@ class Encoder:
 
     def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
         """The embedding of each text, of length one, shape (n, dim)."""
-        # A batch shares the scale of its 8-bit activations, so that a text's embedding would depend
-        # on its company; on a CPU it is slower, too.
-        return self._network.run(texts, batch=1)
+        return self._network.run(texts)
 
     def save(self, directory: Path) -> list[str]:
         """Copy both files into ``directory``; their names."""

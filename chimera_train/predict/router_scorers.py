@@ -47,9 +47,6 @@ TERMS = "terms.npz"
 BOOSTED = "boosted.npz"
 PRIOR = "prior.npz"
 
-# A batch shares the scale of its 8-bit activations: a text's logits would depend on its company.
-_BATCH: dict[Precision, int] = {"fp32": 32, "int8": 1}
-
 
 class Scorer(Protocol):
     """A kind of router, without its calibration.
@@ -264,7 +261,7 @@ class NetworkScorer:
         return self._network.n_outputs
 
     def logits(self, texts: Sequence[str]) -> Floats:
-        return self._network.run(texts, batch=_BATCH[self.settings.precision])
+        return self._network.run(texts)
 
     def save(self, directory: Path) -> None:
         """Copy the networks and the tokenizer into ``directory``."""

@@ -21,7 +21,7 @@ class TextNetwork:
     Args:
         network: the ONNX file: int64 ``input_ids`` and ``attention_mask`` of shape (batch,
             sequence) to one output of shape (batch, n_outputs).
-        tokenizer: the tokenizer file; its padding is used.
+        tokenizer: the tokenizer file.
         max_length: tokens, special ones included, that are read of a text.
         tail_share: share of them that is taken from the end of a longer text; see ``TextReader``.
         threads: CPU threads of one call.
@@ -45,9 +45,7 @@ class TextNetwork:
             loaded = Tokenizer.from_file(str(tokenizer))
         except Exception as error:  # tokenizers raises plain Exception for every failure
             raise DataError(f"{tokenizer} is not a usable tokenizer file: {error}.") from error
-        padding = loaded.padding or {}
-        self._pad_id = padding.get("pad_id", 0)
-        self._pads_left = padding.get("direction") == "left"
+        self._pad_id = (loaded.padding or {}).get("pad_id", 0)
         self._reader = TextReader(loaded, max_length=max_length, tail_share=tail_share)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -63,29 +61,16 @@ class TextNetwork:
             raise DataError(f"{network} has an output of shape {shape}, not of numbers per text.")
         self.n_outputs = shape[1]
 
-    def run(self, texts: Sequence[str], *, batch: int) -> npt.NDArray[np.float64]:
+    def run(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
         """The network's output for each text, shape (len(texts), n_outputs).
 
-        Args:
-            texts: any strings.
-            batch: texts that go through the network together, padded to the longest of them.
+        One text at a time: on a CPU, padding costs more than a batch saves, and texts of a batch
+        would share the scale of 8-bit activations, so that a text's output depended on its company.
         """
-        parts = [np.empty((0, self.n_outputs))]
-        for start in range(0, len(texts), batch):
-            ids, mask = self._padded(self._reader.read(texts[start : start + batch]))
+        outputs = [np.empty((0, self.n_outputs))]
+        for tokens in self._reader.read(texts):
+            ids = np.array([tokens or [self._pad_id]], dtype=np.int64)  # no network takes nothing
+            mask = np.full_like(ids, bool(tokens))
             feed: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
-            parts.append(self._session.run(None, feed)[0].astype(np.float64))
-        return np.concatenate(parts)
-
-    def _padded(
-        self, rows: Sequence[Sequence[int]]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Token ids, and 1 where they are no padding; both of the longest row's length."""
-        # A network takes no sequence of nothing.
-        shape = len(rows), max(1, *map(len, rows))
-        ids, mask = np.full(shape, self._pad_id), np.zeros(shape, dtype=np.int64)
-        for row, tokens in enumerate(rows):
-            where = slice(-len(tokens), None) if self._pads_left else slice(len(tokens))
-            if tokens:
-                ids[row, where], mask[row, where] = tokens, 1
-        return ids, mask
+            outputs.append(self._session.run(None, feed)[0].astype(np.float64))
+        return np.concatenate(outputs)
