@@ -36,9 +36,9 @@ def fit_sketch(
 ) -> tuple[Sketch | None, Floats]:
     """A sketch of the rows' texts, and each row's score from the other folds, shape (n,).
 
-    Of TF-IDF, and of embeddings beside it where there is an ``embedder``. Of hashed texts where
-    there is a ``key`` (``rows.with_hashed_texts``). No sketch, and scores of
-    zero, where the texts tell nothing apart or the settings leave it out.
+    Of TF-IDF, and of embeddings beside it where there is an ``embedder``. With a ``key`` the texts
+    are hashed with it (``rows.with_hashed_texts``). No sketch, and scores of zero, where the texts
+    tell nothing apart or the settings leave it out.
     """
     text, texts = pd.factorize(rows["text"], sort=True)
     if settings.sketch_components == 0:

@@ -150,10 +150,10 @@ class Features:
                     "The traces hold hashes of their texts, and the predictor was fitted on plain"
                     " ones: fit it on these traces, or with the --hash-key-file of theirs."
                 )
-            sketch, novelty = self.sketch.describe(text)
-            return np.concatenate([text.numbers, sketch], dtype=np.float32), novelty
-        sketch, novelty = self.sketch.describe(text)
-        return np.concatenate([text_columns(text), sketch], dtype=np.float32), novelty
+            numbers, (sketch, novelty) = np.array(text.numbers), self.sketch.describe(text)
+        else:
+            numbers, (sketch, novelty) = text_columns(text), self.sketch.describe(text)
+        return np.concatenate([numbers, sketch], dtype=np.float32), novelty
 
 
 def _numbers(request: StageRequest) -> tuple[float, ...]:

@@ -4,7 +4,6 @@ New texts come as they are and are hashed with the key of the training data, whi
 of the files.
 """
 
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -34,11 +33,11 @@ def hashed_text(text: Text, key: HashKey) -> HashedText:
         DataError: it was hashed with another key, or by another version of chimera-train.
     """
     if isinstance(text, str):
-        words: Sequence[str] = terms_of(text)
+        words, pairs = _hashed_terms(text, key)
         return HashedText(
             key=key.name,
-            words=tuple(sorted(key.hashed(words))),
-            pairs=tuple(sorted(key.hashed(map(" ".join, pairwise(words))))),
+            words=tuple(sorted(words)),
+            pairs=tuple(sorted(pairs)),
             numbers=tuple(text_columns(text).tolist()),
             version=TEXT_VERSION,
         )
@@ -53,6 +52,12 @@ def hashed_text(text: Text, key: HashKey) -> HashedText:
             " them again."
         )
     return text
+
+
+def _hashed_terms(text: str, key: HashKey) -> tuple[list[int], list[int]]:
+    """Hashes of the words and of the pairs of neighbours, in order."""
+    words = terms_of(text)
+    return key.hashed(words), key.hashed(map(" ".join, pairwise(words)))
 
 
 class HashedSketch:
@@ -78,6 +83,8 @@ class HashedSketch:
         Raises:
             DataError: as ``hashed_text``.
         """
+        if isinstance(text, str):
+            return self.terms.weigh(*_hashed_terms(text, self.key))
         kept = hashed_text(text, self.key)
         return self.terms.weigh(kept.words, kept.pairs)
 

@@ -62,7 +62,7 @@ def _checked(name: str, rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
     try:
         data = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
         data.validate(full=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError) as error:
         raise DataError(f"Table '{name}' does not fit its schema: {error}.") from error
     for field in schema:
         if not field.nullable and data[field.name].null_count:

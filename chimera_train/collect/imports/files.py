@@ -99,7 +99,9 @@ def _parse(content: bytes, place: str, report: Report) -> Any:
     reason = "it holds nothing"
     try:
         value = json.loads(content)
-    except UnicodeDecodeError:
+        if b"\\ud" in content or b"\xed" in content:  # may be half of a character
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeError:
         reason = "not UTF-8"
     except json.JSONDecodeError as error:
         reason = f"not JSON ({error.msg.lower()})"

@@ -1,9 +1,9 @@
 """MLflow traces: their JSON (``Trace.to_json``), or a tracking URI with ``#`` and an experiment.
 
-A row is a span. Spans of type CHAT_MODEL and LLM are calls, with ``mlflow.chat.tokenUsage`` and
-``mlflow.llm.model``, which autologging writes; TOOL is a tool, and AGENT and CHAIN, but for the
-root, name who made a call. The outcome is feedback called ``correctness``, ``correct`` or
-``score``: yes or no, true or false, or 0 to 1; the last one counts.
+A row is a span. Spans of type CHAT_MODEL and LLM are calls, with ``mlflow.chat.tokenUsage`` and the
+model of their inputs or ``mlflow.llm.model``, as autologging writes them; TOOL is a tool, and AGENT
+and CHAIN, but for the root, name who made a call. The outcome is feedback called ``correctness``,
+``correct`` or ``score``: yes or no, true or false, or 0 to 1; the last one counts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +42,10 @@ def _program(place: str, value: Any, report: Report) -> Iterator[Found]:
         report.invalid.add(f"not the JSON of an MLflow trace ({error!r})", place)
         return
     report.read += len(found)
+    if not found:
+        report.read += 1
+        report.left_out.add("a trace without spans", place)
+        return
     program = program_of(trace_id, found, _describe, report, extra)
     if program is not None:
         yield program
@@ -110,7 +114,8 @@ def _describe(span: Span) -> Described:
     system, user = prompt_texts(inputs.get("messages", inputs.get("prompt")))
     return Described(
         "llm",
-        model=of.get("mlflow.llm.model") or inputs.get("model") or outputs.get("model"),
+        # What was asked for is the name in the pool; a response may add a date to it.
+        model=inputs.get("model") or of.get("mlflow.llm.model"),
         stage={
             "prompt_tokens": usage.get("input_tokens", usage.get("prompt_tokens")),
             "output_tokens": usage.get("output_tokens", usage.get("completion_tokens")),

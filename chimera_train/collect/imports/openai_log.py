@@ -108,13 +108,14 @@ def _program(key: str, items: Sequence[Item], report: Report) -> Iterator[Found]
     try:
         stages = [_stage(number, entry) for number, entry in enumerate(entries, start=1)]
         models = {_model(entry) for entry in entries}
+        fields = _fields(key, place, entries, stages)
     except MALFORMED as error:
         report.invalid.add(f"not in the expected form ({error})", place, rows)
         return
     if len(models) > 1:
         report.left_out.add("the calls of its program went to several models", place, rows)
         return
-    yield Found(place, _fields(key, place, entries, stages, models.pop()), rows)
+    yield Found(place, fields | {"model": models.pop()}, rows)
 
 
 def _fields(
@@ -122,7 +123,6 @@ def _fields(
     place: str,
     entries: Sequence[Mapping[str, Any]],
     stages: Sequence[dict[str, Any]],
-    model: str,
 ) -> dict[str, Any]:
     names: dict[str, Any] = {}
     for entry in entries:
@@ -134,7 +134,6 @@ def _fields(
     return {
         **({} if key == place else {"program_id": key}),
         **({} if question else {"question_id": key}),
-        "model": model,
         "question": question,
         "started_at": None if start is None else datetime.fromtimestamp(start, UTC),
         "program_latency_ms": (last["start_s"] - start) * 1e3 + last["e2e_ms"] if ends else None,

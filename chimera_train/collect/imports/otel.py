@@ -73,7 +73,9 @@ def otel(files: Sequence[str], report: Report) -> Iterator[Found]:
                 found = [_span(place, value) for place, value in items]
             except MALFORMED as error:
                 report.invalid.add(
-                    f"a span in its trace is malformed ({error!r})", items[0].place, len(items)
+                    f"a span of its trace is not in the expected form ({error!r})",
+                    items[0].place,
+                    len(items),
                 )
                 continue
             program = program_of(trace_id, found, describe, report)

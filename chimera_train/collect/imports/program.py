@@ -11,7 +11,6 @@ from pydantic import (
     Field,
     FiniteFloat,
     JsonValue,
-    NonNegativeInt,
     ValidationError,
     model_validator,
 )
@@ -20,6 +19,9 @@ __all__ = ["ImportedProgram", "ImportedStage", "text_id", "word_tokens", "wrong_
 
 Name = Annotated[str, Field(min_length=1)]
 Milliseconds = Annotated[FiniteFloat, Field(ge=0)]
+Int32 = Annotated[int, Field(ge=0, lt=2**31)]
+Tokens = Annotated[int, Field(ge=0, lt=2**63)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
 
 
@@ -32,27 +34,27 @@ class ImportedStage(_Row):
     """A row of the table ``stages``; its fields are the table's columns."""
 
     stage: Name
-    prompt_tokens: NonNegativeInt
-    output_tokens: NonNegativeInt
+    prompt_tokens: Tokens
+    output_tokens: Tokens
     role: str | None = None
-    system_tokens: NonNegativeInt | None = None
-    user_tokens: NonNegativeInt | None = None
+    system_tokens: Tokens | None = None
+    user_tokens: Tokens | None = None
     finish_reason: str | None = None
     queue_ms: Milliseconds | None = None
     ttft_ms: Milliseconds | None = None
     e2e_ms: Milliseconds | None = None
-    max_tokens: NonNegativeInt | None = None
+    max_tokens: Int32 | None = None
     temperature: FiniteFloat | None = None
     priority: FiniteFloat | None = None
-    attempt: int = 1
+    attempt: Int32 = 1
     error: str | None = None
-    reasoning_tokens: NonNegativeInt | None = None
+    reasoning_tokens: Tokens | None = None
     top_p: FiniteFloat | None = None
-    seed: int | None = None
+    seed: Seed | None = None
     tool: str | None = None
-    branch: NonNegativeInt | None = None
+    branch: Int32 | None = None
     start_ms: Milliseconds | None = None
-    after: list[NonNegativeInt] | None = None
+    after: list[Int32] | None = None
     system_text: str | None = None
     user_text: str | None = None
     output_text: str | None = None
@@ -86,8 +88,8 @@ class ImportedProgram(_Row):
     metadata: dict[str, JsonValue] = {}
     program_id: Name | None = None
     engine: str | None = None
-    sample: NonNegativeInt | None = None
-    seed: int | None = None
+    sample: Int32 | None = None
+    seed: Seed | None = None
     started_at: datetime | None = None
     program_latency_ms: Milliseconds | None = None
     error: str | None = None

@@ -23,17 +23,17 @@ def vllm_bench(files: Sequence[str], report: Report) -> Iterator[Found]:
             missing = [name for name in ("model_id", *_NEEDED) if name not in run]
             if missing:
                 raise LookupError(f"it lacks '{missing[0]}': use --save-detailed")
+            starts = run.get("start_times") or [None] * len(run["errors"])
             columns = [run[name] for name in _NEEDED]
-            requests = list(zip(*columns, strict=True))
+            requests = list(zip(*columns, starts, strict=True))
         except MALFORMED as error:
             report.invalid.add(f"not a detailed result of vllm bench serve ({error})", place)
             continue
         report.read += len(requests) - 1
-        starts = run.get("start_times") or [None] * len(requests)
-        for index, (request, start) in enumerate(zip(requests, starts, strict=False)):
+        for index, request in enumerate(requests):
             where = f"{place}, request {index}"
             try:
-                yield Found(where, _program(run, index, request, start, starts[0]))
+                yield Found(where, _program(run, index, request, starts[0]))
             except MALFORMED as error:
                 report.invalid.add(f"not in the expected form ({error})", where)
 
@@ -42,10 +42,9 @@ def _program(
     run: Mapping[str, Any],
     index: int,
     request: Sequence[Any],
-    start: float | None,
     first_start: float | None,
 ) -> dict[str, Any]:
-    prompt, output, ttft_s, itls_s, text, error = request
+    prompt, output, ttft_s, itls_s, text, error, start = request
     e2e_ms = None if error else (ttft_s + sum(itls_s)) * 1e3
     stage = {
         "stage": "request",

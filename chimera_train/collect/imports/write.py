@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from chimera_train.collect import provenance
 from chimera_train.collect.imports.program import ImportedProgram, columns, text_id, wrong_with
 from chimera_train.collect.imports.report import Report
 from chimera_train.collect.privacy import Privacy
-from chimera_train.errors import DataError
+from chimera_train.errors import ChimeraError, DataError
 from chimera_train.files import replaced_directory, sha256, write_json
 from chimera_train.traces.schemas import SCHEMA_VERSION
 from chimera_train.traces.store import table_writer
@@ -130,9 +130,10 @@ def import_programs(
         DataError: a file cannot be read, there is no program, or rows are invalid and
             ``skip_invalid`` is false; nothing is written.
         ConfigError: ``out`` cannot be written.
+        ChimeraError: the disk is full.
     """
     report, tables = Report(), _Tables(privacy)
-    with replaced_directory(out) as staging:
+    with _writing(out), replaced_directory(out) as staging:
         with ExitStack() as stack:
             writers = {
                 table: stack.enter_context(table_writer(staging, table)) for table in _TABLES
@@ -162,6 +163,16 @@ def import_programs(
             },
         )
     return counts, report
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ChimeraError(
+            f"{out} cannot be written ({error.strerror or error}): free space and import again."
+        ) from error
 
 
 def _add(found: Found, tables: _Tables, report: Report) -> None:

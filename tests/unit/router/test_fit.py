@@ -16,7 +16,7 @@ from chimera_train.router.fit import fit_router
 from chimera_train.router.labels import router_data, split
 from chimera_train.router.metrics import average_precision, macro_map
 from chimera_train.router.settings import RouterSettings
-from chimera_train.traces.store import load_traces
+from chimera_train.traces.store import load_traces, read_table, write_table
 
 FILES = {
     "checkpoint",
@@ -153,6 +153,19 @@ def test_too_few_questions_write_nothing(few_traces: Path, tmp_path: Path, outpu
     with pytest.raises(DataError, match=r"19 graded question\(s\), and a router needs at least 20"):
         fit_router(few_traces, tmp_path / "router", RouterSettings(), output)
     assert [path.name for path in tmp_path.iterdir()] == ["traces"]
+
+
+def test_ungraded_programs_are_left_out_and_counted(
+    few_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = read_table(few_traces, "programs").to_dict("records")
+    for row in rows[:3]:
+        row |= {"score": None, "correct": None}
+    write_table(few_traces, "programs", [{k: v for k, v in r.items() if v == v} for r in rows])
+    with pytest.raises(DataError, match="a router needs at least 20"):
+        fit_router(few_traces, tmp_path / "router", RouterSettings(), Output())
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"3 of {len(rows)} programs were not graded and are left out" in said
 
 
 def test_by_default_no_encoder_is_trained_and_the_best_kind_is_kept(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chimera_train.collect.imports.sources import get_source
-from chimera_train.errors import ConfigError, DataError
+from chimera_train.errors import ChimeraError, ConfigError, DataError
 from chimera_train.files import read_json
 from chimera_train.traces.store import load_traces
 
@@ -106,6 +106,8 @@ BAD: list[tuple[Any, str]] = [
     (program(stage(after=[3])), "a stage waits for one that is not there"),
     (program(stage(tool="python")), "stages: a tool has no tokens"),
     (program(question="Another?"), "its question_id has another question text than before"),
+    (program(stage(seed=2**70)), "stages.seed: input should be less than"),
+    (program(stage(user_text="\ud800")), "not UTF-8"),
     (program(program_id="m/w/q1"), "its program_id was there before"),
 ]
 
@@ -157,3 +159,15 @@ def test_more_programs_than_a_row_group(
     monkeypatch.setattr("chimera_train.collect.imports.write._BUFFERED_STAGES", 3)
     got = imported("jsonl", lines(*(program(question_id=f"q{n}") for n in range(8))))
     assert got.stages["program_id"].tolist() == [f"m/w/q{n}" for n in range(8)]
+
+
+def test_a_full_disk_is_one_sentence(
+    lines: Run, imported: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("chimera_train.collect.imports.write.write_json", full)
+    with pytest.raises(ChimeraError, match=r"cannot be written \(No space left on device\)"):
+        imported("jsonl", lines(program()))
+    assert not (tmp_path / "out").exists()

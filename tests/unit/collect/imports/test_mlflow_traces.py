@@ -78,12 +78,14 @@ def test_a_trace_is_a_program(lines: Run, imported: Run) -> None:
 
 def test_a_list_of_traces_without_feedback(tmp_path: Any, imported: Run) -> None:
     file = tmp_path / "traces.json"
-    file.write_text(json.dumps([trace(), {"info": {}}], indent=1))
+    empty = {"info": {"trace_id": "x"}, "data": {"spans": []}}
+    file.write_text(json.dumps([trace(), {"info": {}}, empty], indent=1))
     got = imported("mlflow", str(file), skip_invalid=True)
     assert got.programs["score"].isna().all()
     assert got.report.invalid.sentences() == [
         f"1 row: not the JSON of an MLflow trace (KeyError('data')) (at {file}, item 2)"
     ]
+    assert got.report.left_out["a trace without spans"].rows == 1
 
 
 def test_a_store_without_an_experiment_is_refused(imported: Run) -> None:

@@ -95,6 +95,7 @@ def test_lines_of_litellm(lines: Run, imported: Run) -> None:
         ({"request": REQUEST, "response": {"choices": []}}, "'usage' is missing"),
         ({"request": {}, "response": {"usage": RESPONSE["usage"]}}, "'model' is missing"),
         ({"request": REQUEST, "response": RESPONSE, "started_at": "soon"}, "Invalid isoformat"),
+        ({"request": REQUEST, "response": RESPONSE, "timestamp": 1.7e18}, "not in the expected"),
         ({"request": "x", "response": RESPONSE}, "request or response is not an object"),
         ({"request": REQUEST, "response": {"usage": {"a": 1}}}, "stages.prompt_tokens: input"),
     ],

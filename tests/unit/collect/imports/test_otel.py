@@ -179,6 +179,14 @@ def test_another_form_is_refused(lines: Run, imported: Run, bad: Any) -> None:
         imported("otel", lines(bad))
 
 
+def test_a_span_of_odd_values_is_refused(lines: Run, imported: Run) -> None:
+    odd = chat("call", 0, 5, gen_ai__latency__time_in_queue="long")
+    file = lines(export(odd, span("root", 0, 9)), export(chat("x", 0, 1, trace="other")))
+    with pytest.raises(DataError, match=r"2 of 3 rows are invalid.*not in the expected form"):
+        imported("otel", file)
+    assert len(imported("otel", file, skip_invalid=True).programs) == 1
+
+
 def test_what_the_real_sdk_exports(lines: Run, imported: Run) -> None:
     memory = InMemorySpanExporter()
     provider = TracerProvider()

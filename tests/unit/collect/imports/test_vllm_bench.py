@@ -42,3 +42,5 @@ def test_a_result_without_details_is_refused(lines: Run, imported: Run) -> None:
 def test_columns_of_unequal_length_are_refused(lines: Run, imported: Run) -> None:
     with pytest.raises(DataError, match="not a detailed result"):
         imported("vllm-bench", lines({**RESULT, "ttfts": [0.5]}))
+    with pytest.raises(DataError, match="not a detailed result"):
+        imported("vllm-bench", lines({**RESULT, "start_times": [0.5]}))
