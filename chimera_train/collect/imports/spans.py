@@ -96,39 +96,35 @@ def program_of(
     spans = sorted(spans, key=lambda span: (span.start_ns, span.end_ns))
     try:
         tree = _Tree({s.span_id: s for s in spans}, {s.span_id: describe(s) for s in spans})
-        datetime.fromtimestamp(spans[0].start_ns / 1e9, UTC)
+        unused = {span.span_id: _use(span, tree) for span in spans}
+        kept = [(s, tree.described[s.span_id]) for s in spans if unused[s.span_id] is None]
+        unusable = _unusable(kept)
+        program = {} if unusable else _program(trace_id, tree, kept)
     except MALFORMED as error:
-        report.invalid.add(
-            f"a span of its trace is not in the expected form ({error!r})",
-            spans[0].place,
-            len(spans),
-        )
+        reason = f"a span of its trace is not in the expected form ({error!r})"
+        report.invalid.add(reason, spans[0].place, len(spans))
         return None
-    kept: list[tuple[Span, Described]] = []
     for span in spans:
-        described = tree.described[span.span_id]
-        if described.kind == "other":
-            report.left_out.add("neither an LLM call nor a tool", span.place)
-        elif described.kind == "llm" and any(
-            tree.described[above].kind == "llm" for above in tree.above(span)
-        ):
-            report.left_out.add("inside of another LLM call", span.place)
-        else:
-            kept.append((span, described))
-    reason = _unusable(kept)
-    if reason is not None:
-        for span, _ in kept:
-            report.left_out.add(reason, span.place)
-        return None
-    first = next(span.place for span, _ in kept)
-    return Found(first, _program(trace_id, tree, kept) | dict(extra or {}), len(kept))
+        why = unused[span.span_id] or unusable
+        if why:
+            report.left_out.add(why, span.place)
+    return None if unusable else Found(kept[0][0].place, program | dict(extra or {}), len(kept))
+
+
+def _use(span: Span, tree: _Tree) -> str | None:
+    """Why a span is no stage; None: it is one."""
+    kind = tree.described[span.span_id].kind
+    if kind == "other":
+        return "neither an LLM call nor a tool"
+    above = (tree.described[name].kind for name in tree.above(span))
+    return "inside of another LLM call" if kind == "llm" and "llm" in above else None
 
 
 def _unusable(kept: Sequence[tuple[Span, Described]]) -> str | None:
     calls = [(span, described) for span, described in kept if described.kind == "llm"]
     if not calls:
         return "its trace has no LLM call"
-    if len({described.model for _, described in calls}) > 1:
+    if len({described.model for _, described in calls if described.model}) > 1:
         return "the calls of its trace went to several models"
     for span, described in calls:
         tokens = (described.stage.get(f"{side}_tokens") for side in ("prompt", "output"))
@@ -139,7 +135,6 @@ def _unusable(kept: Sequence[tuple[Span, Described]]) -> str | None:
 
 def _program(trace_id: str, tree: _Tree, kept: Sequence[tuple[Span, Described]]) -> dict[str, Any]:
     start = kept[0][0].start_ns
-    models = [described.model for _, described in kept if described.kind == "llm"]
     attributes = [span.attributes for span in tree.spans.values()]
     named = {field: of[name] for of in attributes for name, field in _PROGRAM.items() if name in of}
     root = next((s.name for s in tree.spans.values() if s.parent_id not in tree.spans), None)
@@ -148,7 +143,7 @@ def _program(trace_id: str, tree: _Tree, kept: Sequence[tuple[Span, Described]])
     latency_ms = (max(span.end_ns for span, _ in kept) - start) / 1e6
     return {
         "program_id": trace_id,
-        "model": models[0],
+        "model": next((described.model for _, described in kept if described.model), None),
         "question": question,
         "workflow": root or "imported",
         "started_at": datetime.fromtimestamp(start / 1e9, UTC),

@@ -342,6 +342,23 @@ def test_an_attached_engine_that_goes_away(
     assert read_table(tmp_path, "programs")["error"].isna().all()
 
 
+def test_an_attached_engine_that_comes_back_is_waited_for(
+    rig: Rig, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away: list[str] = []
+
+    def reached(base_url: str, name: str) -> None:
+        if len(away) < 3:
+            away.append(name)
+            raise EngineError(f"Engine '{name}' cannot be reached at {base_url}")
+
+    monkeypatch.setattr("chimera_train.collect.alive.served_models", reached)
+    engine.mishap = lambda _: "cut" if len(engine.bodies) > 5 and not away else None
+    result = rig.collect(tmp_path, concurrency=1)
+    assert (result.programs, result.failed, len(away)) == (6, 0, 3)
+    assert sorted(read_table(tmp_path, "programs")["attempts"]) == [1, 1, 1, 1, 1, 2]
+
+
 def test_bad_input_starts_and_writes_nothing(rig: Rig, engine: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(ConfigError, match="no engine 'two'"):
