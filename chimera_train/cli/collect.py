@@ -30,7 +30,8 @@ __all__ = ["register"]
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     group = typer.Typer(
-        no_args_is_help=True, help="Run workflows on a pool, or profile an engine's steps."
+        no_args_is_help=True,
+        help="Run workflows, record an application, import logs, or profile steps.",
     )
     group.command()(traces)
     group.command()(status)
