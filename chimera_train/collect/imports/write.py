@@ -143,7 +143,7 @@ def import_programs(
                 if tables.is_full:
                     tables.flush(writers)
             tables.flush(writers)
-        _refuse(report, tables.counts["programs"], files, skip_invalid=skip_invalid)
+        _refuse(report, tables.counts["programs"], name, files, skip_invalid=skip_invalid)
         counts = {table: tables.counts[table] for table in _TABLES}
         write_json(
             staging / provenance.FILE_NAME,
@@ -191,12 +191,18 @@ def _add(found: Found, tables: _Tables, report: Report) -> None:
         report.ignored_fields.update(f"stages.{name}" for name in stage.model_extra or ())
 
 
-def _refuse(report: Report, programs: int, files: Sequence[str], *, skip_invalid: bool) -> None:
+def _refuse(
+    report: Report, programs: int, name: str, files: Sequence[str], *, skip_invalid: bool
+) -> None:
     if report.invalid and not skip_invalid:
+        advice = (
+            "Repair them, or leave them out with --skip-invalid."
+            if report.used
+            else f"Are they of another source than --from {name}?"
+        )
         raise DataError(
             f"{report.invalid.rows} of {report.read} rows are invalid, so nothing is written: "
-            f"{'; '.join(report.invalid.sentences())}. Repair them, or leave them out with"
-            " --skip-invalid."
+            f"{'; '.join(report.invalid.sentences())}. {advice}"
         )
     if not programs:
         why = [*report.invalid.sentences(), *report.left_out.sentences()] or ["it is empty"]
