@@ -81,7 +81,7 @@ def traces(
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option("--max-tokens", help="Bounds the output of every stage, not the workflow."),
+        typer.Option("--max-tokens", help="Of every stage, in place of the workflow's."),
     ] = None,
     seed: Annotated[
         int | None,

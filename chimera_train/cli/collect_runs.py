@@ -18,7 +18,7 @@ Directories = Annotated[
 def status(directories: Directories, as_json: JsonOption = False) -> None:
     """Show how far collections are, also while they run, and why programs failed."""
     from dataclasses import asdict
-    from datetime import UTC, datetime
+    from datetime import UTC, datetime, timedelta
 
     from chimera_train.collect.status import collection_status
 
@@ -29,17 +29,18 @@ def status(directories: Directories, as_json: JsonOption = False) -> None:
         name: sum(getattr(model, name) for model in models)
         for name in ("wanted", "completed", "failed", "missing")
     }
-    columns = ("wanted", "completed", "failed", "missing", "mean_score", "per_minute", "eta_s")
+    columns = ("wanted", "completed", "failed", "missing", "mean_score", "per_minute")
     Output(as_json=as_json).result(
         {**totals, "directories": [asdict(one) for one in found]},
         table(
-            ("directory", "state", "model", *columns),
+            ("directory", "state", "model", *columns, "time left"),
             [
                 [
                     one.directory + (f" ({one.shard})" if one.shard else ""),
                     "running" if one.running else "stopped",
                     name,
                     *(getattr(model, column) for column in columns),
+                    None if model.eta_s is None else str(timedelta(seconds=round(model.eta_s))),
                 ]
                 for one in found
                 for name, model in one.models.items()

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import logging
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -135,9 +136,9 @@ def _of_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _of_data_set(source: DataSource) -> Iterator[tuple[str, Mapping[str, Any]]]:
     import datasets
-    from huggingface_hub.utils import logging as hub_logging
 
-    hub_logging.set_verbosity_error()  # a hub out of reach is told in one sentence, not in twelve
+    # A hub out of reach is told in one sentence, not also in twelve about each attempt.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     dataset = str(source.dataset)
     try:
         if source.files:
