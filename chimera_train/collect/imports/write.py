@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from chimera_train import __version__
 from chimera_train.collect import provenance
-from chimera_train.collect.imports.program import ImportedProgram, columns, text_id, wrong_with
+from chimera_train.collect.imports.program import ImportedProgram, asked_id, columns, wrong_with
 from chimera_train.collect.imports.report import Report
 from chimera_train.collect.privacy import Privacy
 from chimera_train.errors import ChimeraError, DataError
@@ -66,7 +66,8 @@ class _Tables:
         """
         question_id = self._question_id(program)
         known = self._questions.get(hash(question_id))
-        asked = None if program.question is None else hash(program.question)
+        is_told = program.question is not None and program.question_id is not None
+        asked = hash(program.question) if is_told else None
         if known is not None and asked is not None and known != asked:
             raise ValueError("its question_id has another question text than before")
         program_id, sample = self._program_id(program, question_id)
@@ -102,7 +103,7 @@ class _Tables:
         if program.question_id is not None:
             return program.question_id
         key = self.privacy.key
-        return f"{program.task}-{text_id(program.question or '', key.secret if key else b'')}"
+        return f"{program.task}-{asked_id(program.question or '', key.secret if key else b'')}"
 
     def _program_id(self, program: ImportedProgram, question_id: str) -> tuple[str, int]:
         name = f"{program.model}/{program.workflow}/{question_id}"
