@@ -60,8 +60,8 @@ class JobQueue:
                     return None
                 await self._changed.wait()
 
-    async def done(self, job: Job) -> None:
-        """``job`` is finished."""
+    async def done(self) -> None:
+        """A program that was taken is finished."""
         async with self._changed:
             self._in_flight -= 1
             if not self._in_flight:
@@ -199,7 +199,7 @@ class _Crew:
             await room.acquire()
             keeping = group.create_task(self._keep(job, result, engine, attempts))
             keeping.add_done_callback(lambda _: room.release())
-            await queue.done(job)
+            await queue.done()
 
     async def _run_program(self, job: Job, station: Station) -> tuple[ProgramResult, int]:
         """Run one program to its end, from its first stage again where the engine was lost.
