@@ -51,7 +51,9 @@ def isolation() -> Isolation:
         ConfigError: none works.
     """
     python, user = _python(), drawn_user()
-    ways: list[Isolation] = ["bubblewrap", "namespaces", *(["user"] if user is not None else [])]
+    ways: list[Isolation] = ["bubblewrap", "namespaces"]
+    if user is not None:
+        ways.append("user")
     # As its user: to whom the library in somebody's home is closed, every program would be wrong.
     test = "import random" if user is None else f"import os; os.setuid({user}); import random"
     for how in ways:
