@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from chimera_train.collect.reply import well_formed
 from chimera_train.collect.request import open_endpoint
 from chimera_train.collect.runner import ProgramResult, Sampling, run_program
 from chimera_train.collect.traces import CollectResult, collect_traces
-from chimera_train.errors import EngineError
+from chimera_train.errors import ChimeraError, EngineError
 from chimera_train.output import Output
 from chimera_train.pool.schema import EngineSpec, Pool
 from chimera_train.tasks.model import Question
@@ -233,6 +234,22 @@ def test_a_good_engine_runs_what_a_bad_one_cannot(
     programs = read_table(tmp_path, "programs")
     assert programs["program_id"].is_unique
     assert set(programs["engine"]) == {"e1"}
+
+
+def test_a_directory_that_is_removed_meanwhile_ends_the_collection(
+    engine: Any, task: Any, workflow: Workflow, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+
+    def reply(body: dict[str, Any]) -> str:
+        if "What is 9?" in str(body):
+            shutil.rmtree(out, ignore_errors=True)
+        return "accept 2"
+
+    engine.reply = reply
+    with pytest.raises(ChimeraError, match=r"journal\.jsonl was removed while it was in use"):
+        collect(pool_of(engine), task, workflow, out)
+    assert not out.exists()
 
 
 def test_what_fails_everywhere_has_failed(

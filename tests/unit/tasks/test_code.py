@@ -271,6 +271,7 @@ def test_programs_are_not_run_without_permission(write_task):
         ("io", {"text": "q", "tests": []}, "holds no tests"),
         ("io", {"text": "q"}, "has no field 'tests'"),
         ("asserts", {"text": "q", "tests": ["assert ("]}, "must be assert statements"),
+        ("asserts", {"text": "q", "tests": ["-" * 20_000 + "1"]}, "must be assert statements"),
         ("check", {"text": "def f(): pass", "tests": "x = 1"}, "defines check"),
     ],
 )
