@@ -57,8 +57,9 @@ def program_id(entry: Mapping[str, Any]) -> str:
 
 
 def brief(entry: Mapping[str, Any]) -> Brief:
-    """The brief of a journal's entry."""
-    return Brief(entry["program"]["error"], len(entry["stages"]))
+    """The brief of a journal's entry; raises where its tables could not be written either."""
+    program = _with_time(entry["program"])
+    return Brief(program["error"], len(entry["stages"]))
 
 
 def read_collection(directory: Path, brief: Callable[[Any], Any] = brief) -> Stored:

@@ -86,7 +86,7 @@ class Gate:
         now = self._clock()
         self.refusals += 1
         if self._refusing_since is None:
-            self._refusing_since = now
+            self._refusing_since = sent_at
         is_new = sent_at >= self._cut_at
         pause_s = wait_s or self._pause_s
         if is_new:

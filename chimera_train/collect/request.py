@@ -162,7 +162,7 @@ async def ask(
     ``program_start`` is of ``time.perf_counter``.
     """
     gate = endpoint.gate
-    attempt, first = 1, time.monotonic()
+    attempt, first = 1, math.inf
     while True:
         passage: AbstractAsyncContextManager[None] = gate.passage() if gate else nullcontext()
         async with passage:
@@ -170,6 +170,8 @@ async def ask(
             failure = await _send(endpoint, call, headers, reply)
             if gate is not None and failure is None:
                 gate.accepted()
+        if failure is not None:
+            first = min(first, time.monotonic())
         if failure is not None and await _again(gate, reply, failure, attempt, first):
             attempt += 1
             continue
@@ -195,7 +197,7 @@ async def ask(
 async def _again(
     gate: Gate | None, reply: Reply, failure: "_Failure", attempt: int, first: float
 ) -> bool:
-    """Whether a request that was first sent at ``first`` is to be sent again; waits for that."""
+    """Whether a request that first failed at ``first`` is to be sent again; waits for that."""
     if gate is not None and failure.status in _REFUSALS:
         now = time.monotonic()
         pause_s = gate.refused(now - ms_since(reply.start) / 1000, failure.wait_s)
