@@ -64,7 +64,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             times: dict[str, list[tuple[float, float]]] = {name: [] for name in urls}
             for count in range(1 + arguments.rounds):
                 for name, url in urls.items():
-                    measured = asyncio.run(_load(url, arguments))
+                    measured = asyncio.run(load(url, arguments))
                     if count:  # the first round only warms up
                         times[name] += measured
             gateway.send("stop")
@@ -72,8 +72,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         engine.send("stop")
     result: dict[str, Any] = {
         name: {
-            "ttft_ms": _quantiles([ttft for ttft, _ in pairs]),
-            "e2e_ms": _quantiles([e2e for _, e2e in pairs]),
+            "ttft_ms": quantiles([ttft for ttft, _ in pairs]),
+            "e2e_ms": quantiles([e2e for _, e2e in pairs]),
         }
         for name, pairs in times.items()
     }
@@ -89,7 +89,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             q: result["gateway"]["e2e_ms"][q] / result["direct"]["e2e_ms"][q]
             for q in ("p50", "p99")
         },
-        "overhead_ms": _quantiles(overhead),
+        "overhead_ms": quantiles(overhead),
         "gateway_cpu_ms_per_request": cpu_s * 1000 / len(overhead),
         "gateway_rss_mib": rss_mib,
     }
@@ -106,7 +106,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def _load(url: str, arguments: argparse.Namespace) -> list[tuple[float, float]]:
+async def load(url: str, arguments: argparse.Namespace) -> list[tuple[float, float]]:
     """TTFT and E2E in ms of streamed requests from ``concurrency`` clients in a closed loop."""
     body = {
         "model": MODEL,
@@ -189,7 +189,7 @@ def _serve_gateway(pipe: Connection, engine_url: str, window: int) -> None:
     pipe.send((log.ms, log.cpu_s(), int(rss_kib) / 1024))
 
 
-def _quantiles(values: Sequence[float]) -> dict[str, float]:
+def quantiles(values: Sequence[float]) -> dict[str, float]:
     p50, p99 = np.percentile(values, (50, 99))
     return {"p50": float(p50), "p99": float(p99)}
 

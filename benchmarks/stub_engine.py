@@ -9,7 +9,7 @@ from typing import Any
 
 import uvicorn
 
-from chimera_train.runtime.server import bind
+from chimera_train.relay.server import bind
 
 __all__ = ["MODEL", "process", "serve", "serve_engine"]
 

@@ -21,6 +21,7 @@ from chimera_train.cli.common import (
 )
 from chimera_train.cli.import_programs import import_programs
 from chimera_train.cli.import_steps import import_steps
+from chimera_train.cli.record import record
 from chimera_train.output import Output, table
 
 __all__ = ["register"]
@@ -29,7 +30,8 @@ __all__ = ["register"]
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     group = typer.Typer(
-        no_args_is_help=True, help="Run workflows on a pool, or profile an engine's steps."
+        no_args_is_help=True,
+        help="Run workflows, record an application, import logs, or profile steps.",
     )
     group.command()(traces)
     group.command()(status)
@@ -37,6 +39,7 @@ def register(app: typer.Typer) -> None:
     group.command()(steps)
     group.command("import")(import_programs)
     group.command()(import_steps)
+    group.command()(record)
     app.add_typer(group, name="collect")
 
 

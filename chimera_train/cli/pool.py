@@ -2,12 +2,16 @@
 
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from chimera_train.cli.common import JsonOption, QuietOption
+from chimera_train.errors import ConfigError
 from chimera_train.output import Output, table
+
+if TYPE_CHECKING:
+    from chimera_train.pool.plan import PoolPlan
 
 __all__ = ["register"]
 
@@ -29,7 +33,10 @@ def _check(
     as_json: JsonOption = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Only check file, models, flags and ports; start nothing."),
+        typer.Option(
+            "--dry-run",
+            help="Start nothing: check file, models, revisions, flags, ports, memory and prices.",
+        ),
     ] = False,
     log_dir: Annotated[
         Path | None,
@@ -40,17 +47,14 @@ def _check(
     """Start or reach every engine and ask each for one short completion."""
     from dataclasses import asdict
 
-    from chimera_train.pool.check import check_pool, plan_pool
+    from chimera_train.pool.check import check_pool
+    from chimera_train.pool.plan import plan_pool
     from chimera_train.pool.schema import load_pool
 
     output = Output(as_json=as_json, quiet=quiet)
     engines = load_pool(pool)
     if dry_run:
-        planned = plan_pool(engines)
-        output.result(
-            {"engines": [asdict(engine) for engine in planned]},
-            *(f"{e.name}: {e.command or f'is reached at {e.base_url}'}" for e in planned),
-        )
+        _show(plan_pool(engines), output)
         return
     checked = check_pool(
         engines,
@@ -62,3 +66,20 @@ def _check(
         {"engines": [asdict(engine) for engine in checked]},
         table(columns, [[getattr(engine, column) for column in columns] for engine in checked]),
     )
+
+
+def _show(plan: "PoolPlan", output: Output) -> None:
+    """Report what is known of a pool before it is used; what cannot work is an error."""
+    from dataclasses import asdict
+
+    columns = ("name", "device_group", "reserved_gib", "weights_gib", "kv_gib", "kv_tokens")
+    rows = [[getattr(engine, column) for column in columns] for engine in plan.memory]
+    output.result(
+        asdict(plan),
+        *(f"{e.name}: {e.command or f'is reached at {e.base_url}'}" for e in plan.engines),
+        *(["", "estimated, of each device", table(columns, rows)] if rows else []),
+    )
+    for warning in plan.warnings:
+        output.warn(warning)
+    if plan.problems:
+        raise ConfigError("\n".join(plan.problems))

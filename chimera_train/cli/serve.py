@@ -43,6 +43,7 @@ def _serve(
     from chimera_train.pool.launch import running_pool
     from chimera_train.pool.probe import vllm_version
     from chimera_train.pool.schema import load_pool
+    from chimera_train.relay.server import bind, run
     from chimera_train.runtime.app import create_app
     from chimera_train.runtime.build import (
         build_gateway,
@@ -51,7 +52,6 @@ def _serve(
         make_endpoint,
     )
     from chimera_train.runtime.decisions import DecisionLog
-    from chimera_train.runtime.server import bind, run
     from chimera_train.runtime.settings import GatewaySettings
     from chimera_train.scheduling.policy import load_policy
 

@@ -10,7 +10,7 @@ from chimera_train import __version__
 from chimera_train.collect.device import command_lines, device_name
 from chimera_train.errors import ConfigError
 from chimera_train.pool.launch import RunningEngine
-from chimera_train.pool.models import tokenizer_file
+from chimera_train.pool.models import resolve_model, tokenizer_file
 from chimera_train.pool.probe import vllm_version
 
 __all__ = ["FILE_NAME", "describe_run", "now", "require_new", "tokenizer_path"]
@@ -50,7 +50,7 @@ def require_new(directory: Path) -> None:
 
 
 def tokenizer_path(model: str) -> Path | None:
-    """The tokenizer file of a model in a local directory; None of any other.
+    """The tokenizer file of a model that is on this machine; None of any other.
 
     Unlike :func:`chimera_train.pool.models.tokenizer_file` it accepts any string: an engine that
     runs elsewhere may call its model anything.
@@ -64,7 +64,9 @@ def tokenizer_path(model: str) -> Path | None:
 def _describe(engine: RunningEngine) -> dict[str, Any]:
     spec = engine.spec
     tokenizer = tokenizer_path(spec.model)
-    weights = sorted(tokenizer.parent.glob("*.safetensors")) if tokenizer else []
+    # Those of the hub are told by their commit; they may be too large to read for this.
+    is_local = tokenizer is not None and resolve_model(spec.model).is_local
+    weights = sorted(tokenizer.parent.glob("*.safetensors")) if tokenizer and is_local else []
     return {
         "model": spec.model,
         "engine_version": vllm_version(engine.base_url),

@@ -1,7 +1,6 @@
 """Whether a pool works: every engine started or reached, and one short completion from each."""
 
 import json
-import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,34 +9,16 @@ import httpx2
 
 from chimera_train.errors import EngineError
 from chimera_train.output import Output
-from chimera_train.pool.command import server_command
-from chimera_train.pool.launch import RunningEngine, api_url, running_pool
-from chimera_train.pool.models import resolve_model
-from chimera_train.pool.ports import reserved_ports
+from chimera_train.pool.launch import RunningEngine, running_pool
 from chimera_train.pool.probe import http_client, served_models, vllm_version
 from chimera_train.pool.schema import Pool
 
-__all__ = ["CheckedEngine", "PlannedEngine", "check_pool", "plan_pool"]
+__all__ = ["CheckedEngine", "check_pool"]
 
 _PROMPT = "What is two plus two?"
 _MAX_TOKENS = 8
 # The first request of an engine may compile kernels.
 _TIMEOUT_S = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedEngine:
-    """How an engine would be started (``source``, ``port``, ``command``) or reached (``base_url``).
-
-    ``port`` is ``auto`` where a free one would be taken.
-    """
-
-    name: str
-    model: str
-    source: str | None = None
-    port: int | str | None = None
-    command: str | None = None
-    base_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,32 +50,6 @@ class CheckedEngine:
     vllm_version: str | None
     max_model_len: int | None
     log: str | None
-
-
-def plan_pool(pool: Pool) -> list[PlannedEngine]:
-    """Check models, interpreters, flags and ports without starting or reaching anything.
-
-    Raises:
-        ConfigError: the first thing that cannot work.
-    """
-    planned = []
-    with reserved_ports(pool.engines) as ports:
-        for spec in pool.engines:
-            if spec.launch is None:
-                planned.append(PlannedEngine(spec.name, spec.model, base_url=api_url(spec)))
-                continue
-            source = resolve_model(spec.model)
-            command = server_command(spec, spec.launch, source, ports[spec.name], {})
-            planned.append(
-                PlannedEngine(
-                    spec.name,
-                    spec.model,
-                    source=source.path_or_id,
-                    port=spec.launch.port,
-                    command=shlex.join(command),
-                )
-            )
-    return planned
 
 
 def check_pool(pool: Pool, *, log_dir: Path, output: Output) -> list[CheckedEngine]:

@@ -58,14 +58,28 @@ def resolve_model(model: str) -> ModelSource:
 
 
 def tokenizer_file(model: str) -> Path | None:
-    """The ``tokenizer.json`` of a local model; None if it has none or lives on the hub.
+    """The ``tokenizer.json`` of a model; None if it has none on this machine.
+
+    That of a model on the hub is where an engine has downloaded it to: in the hub's cache.
 
     Raises:
         ConfigError: as :func:`resolve_model`.
     """
     source = resolve_model(model)
-    path = Path(source.path_or_id) / "tokenizer.json"
-    return path if source.is_local and path.is_file() else None
+    directory = Path(source.path_or_id) if source.is_local else _downloaded(source)
+    path = directory / "tokenizer.json"
+    return path if path.is_file() else None
+
+
+def _downloaded(source: ModelSource) -> Path:
+    """Where the hub's cache has a model, if it does: HF_HUB_CACHE, or below HF_HOME."""
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
+    repository = cache / f"models--{source.path_or_id.replace('/', '--')}"
+    revision = source.revision or "main"
+    branch = repository / "refs" / revision
+    commit = branch.read_text(encoding="utf-8").strip() if branch.is_file() else revision
+    return repository / "snapshots" / commit
 
 
 def _embedded(model: str) -> Path:

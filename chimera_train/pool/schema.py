@@ -10,8 +10,8 @@ from chimera_train.config import Settings, load_yaml
 from chimera_train.errors import ConfigError
 
 __all__ = [
-    "Declared", "EngineInfo", "EngineSpec", "Launch", "Pool", "Price", "contradictions",
-    "load_pool",
+    "Declared", "Device", "EngineInfo", "EngineSpec", "Launch", "Pool", "Price", "Shape",
+    "contradictions", "load_pool",
 ]  # fmt: skip
 
 
@@ -58,6 +58,38 @@ class Declared(Settings):
     tensor_parallel_size: int = Field(gt=0)
 
 
+class Shape(Settings):
+    """What decides how much memory a model takes; its config.json has the last three.
+
+    Attributes:
+        parameters_b: parameters in billions.
+        layers, kv_heads, head_dim: of its attention.
+        bytes_per_parameter: as served; 2 for bf16.
+    """
+
+    parameters_b: float = Field(gt=0)
+    layers: int = Field(gt=0)
+    kv_heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    bytes_per_parameter: float = Field(2.0, gt=0)
+
+
+class Device(Settings):
+    """The accelerators of a device group.
+
+    Attributes:
+        name: such as ``NVIDIA RTX A6000``.
+        memory_gib: of each.
+        count: how many there are.
+        bandwidth_gb_s: of each one's memory, for estimates of time; 10⁹ bytes.
+    """
+
+    name: str
+    memory_gib: float = Field(gt=0)
+    count: int = Field(1, gt=0)
+    bandwidth_gb_s: float | None = Field(None, gt=0)
+
+
 class EngineSpec(Settings):
     """One engine: a model served by one vLLM instance.
 
@@ -70,6 +102,7 @@ class EngineSpec(Settings):
         base_url: an engine that already runs, such as ``http://127.0.0.1:8000/v1``.
         declared: with ``base_url``: what it was started with, for profiling it.
         opaque: true for an endpoint whose state cannot be seen.
+        shape: of its model, for estimates of memory and time.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -80,6 +113,7 @@ class EngineSpec(Settings):
     declared: Declared | None = None
     opaque: bool = False
     price: Price | None = None
+    shape: Shape | None = None
 
     @model_validator(mode="after")
     def _one_way_to_reach_it(self) -> "EngineSpec":
@@ -91,9 +125,14 @@ class EngineSpec(Settings):
 
 
 class Pool(Settings):
-    """The engines of one ``pool.yaml``, in file order."""
+    """The engines of one ``pool.yaml``, in file order.
+
+    Attributes:
+        devices: of device groups, as far as ``pool check --dry-run`` is to know them.
+    """
 
     engines: list[EngineSpec] = Field(min_length=1)
+    devices: dict[str, Device] = {}
 
     @model_validator(mode="after")
     def _unique_names(self) -> "Pool":

@@ -17,10 +17,14 @@ _WHOLE_TEXT = frozenset({"role", "id", "type", "name", "finish_reason", "stop_re
 
 
 class Assembler:
-    """Collects the events of one stream and returns the response that they add up to."""
+    """Collects the events of one stream and returns the response that they add up to.
+
+    Attributes:
+        head: what the chunks say beside their choices, the last of each.
+    """
 
     def __init__(self) -> None:
-        self._head: dict[str, Any] = {}
+        self.head: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
         self._usage: dict[str, Any] | None = None
 
@@ -29,10 +33,21 @@ class Assembler:
         payload = event.payload
         if payload is None:
             return
-        self._head |= {key: value for key, value in payload.items() if key != "choices"}
+        self.head |= {key: value for key, value in payload.items() if key != "choices"}
         self._usage = event.usage or self._usage
         for chunk in event.choices:
             self._add_choice(chunk)
+
+    @property
+    def choices(self) -> list[dict[str, Any]]:
+        """What has arrived of each choice."""
+        return [self._choices[index] for index in sorted(self._choices)]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every choice that has begun has ended, and one has."""
+        ends = [choice["finish_reason"] is not None for choice in self._choices.values()]
+        return bool(ends) and all(ends)
 
     def response(self) -> dict[str, Any]:
         """The complete response object.
@@ -40,15 +55,15 @@ class Assembler:
         Raises:
             EngineError: a choice did not finish, or none arrived: the stream was cut off.
         """
-        choices = [self._choices[index] for index in sorted(self._choices)]
-        if not choices or any(choice["finish_reason"] is None for choice in choices):
+        choices = self.choices
+        if not self.is_complete:
             raise EngineError("The engine ended its stream before the response was complete.")
         for choice in choices:
             for call in choice.get("message", {}).get("tool_calls", []):
                 call.pop("index", None)  # part of the streaming format only
-        kind = str(self._head.get("object"))
+        kind = str(self.head.get("object"))
         return {
-            **self._head,
+            **self.head,
             "object": _WHOLE_OBJECT.get(kind, kind),
             "choices": choices,
             "usage": self._usage,

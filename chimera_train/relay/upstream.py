@@ -1,14 +1,15 @@
 """One request to an engine, streamed back; leaving its context cancels it at the engine."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from urllib.parse import urlsplit
 
 import httpx2
 
 from chimera_train.errors import EngineError
 from chimera_train.relay.events import Event, EventSplitter
 
-__all__ = ["Headers", "Upstream", "end_to_end_headers", "open_upstream"]
+__all__ = ["Headers", "Upstream", "end_to_end_headers", "open_clients", "open_upstream"]
 
 # RFC 9110 §7.6.1, and what describes the connection or encoding of one hop only.
 _HOP_BY_HOP = frozenset(
@@ -68,6 +69,28 @@ class Upstream:
             return b"".join([chunk async for chunk in self._response.aiter_raw()])
         except httpx2.TransportError as error:
             raise _lost(self._response.request, error) from error
+
+
+def open_clients(
+    base_urls: Sequence[str], *, connect_timeout_s: float, read_timeout_s: float
+) -> list[httpx2.AsyncClient]:
+    """One HTTP client for each engine; ``read_timeout_s`` is the longest silence of an engine."""
+    certificates = httpx2.create_ssl_context()  # reading them takes longer than all the rest
+    return [
+        httpx2.AsyncClient(
+            base_url=base_url,
+            verify=certificates,
+            timeout=httpx2.Timeout(read_timeout_s, connect=connect_timeout_s),
+            # The caller bounds what is in flight. Servers close idle connections (uvicorn after
+            # 5 s); reusing one at that moment would look like an engine that went away.
+            limits=httpx2.Limits(
+                max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0
+            ),
+            # A proxy from the environment never leads to this machine.
+            trust_env=urlsplit(base_url).hostname not in {"127.0.0.1", "localhost", "::1"},
+        )
+        for base_url in base_urls
+    ]
 
 
 @asynccontextmanager

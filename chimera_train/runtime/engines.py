@@ -1,14 +1,13 @@
 """How the gateway reaches its engines, and how it learns which of them answer."""
 
 import asyncio
-import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import httpx2
 
+from chimera_train.relay.upstream import open_clients
 from chimera_train.runtime.dispatcher import Dispatcher
 from chimera_train.runtime.settings import GatewaySettings
 
@@ -44,8 +43,11 @@ class Engines:
 
     def __init__(self, endpoints: Sequence[Endpoint], settings: GatewaySettings) -> None:
         self.endpoints = list(endpoints)
-        certificates = httpx2.create_ssl_context()  # reading them takes longer than all the rest
-        self.clients = [_client(endpoint, certificates, settings) for endpoint in endpoints]
+        self.clients = open_clients(
+            [endpoint.base_url for endpoint in endpoints],
+            connect_timeout_s=settings.connect_timeout_s,
+            read_timeout_s=settings.read_timeout_s,
+        )
         self._probe_interval_s = settings.probe_interval_s
 
     async def probe(self, engines: Sequence[int], dispatcher: Dispatcher) -> None:
@@ -74,20 +76,3 @@ class Engines:
             answer = await self.clients[engine].get("models", timeout=_PROBE_TIMEOUT_S)
             return answer.status_code < 500  # one that asks for a key is there too
         return False
-
-
-def _client(
-    endpoint: Endpoint, certificates: ssl.SSLContext, settings: GatewaySettings
-) -> httpx2.AsyncClient:
-    loopback = urlsplit(endpoint.base_url).hostname in {"127.0.0.1", "localhost", "::1"}
-    return httpx2.AsyncClient(
-        base_url=endpoint.base_url,
-        verify=certificates,
-        timeout=httpx2.Timeout(settings.read_timeout_s, connect=settings.connect_timeout_s),
-        # The scheduler's windows bound what is in flight. Servers close idle connections (uvicorn
-        # after 5 s); reusing one at that moment would look like an engine that went away.
-        limits=httpx2.Limits(
-            max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0
-        ),
-        trust_env=not loopback,  # a proxy from the environment never leads to this machine
-    )

@@ -17,26 +17,25 @@ import logging
 import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from chimera_train.errors import EngineError
 from chimera_train.history import History
-from chimera_train.relay.assemble import Assembler
+from chimera_train.relay.answer import pass_on
+from chimera_train.relay.api import ApiError, Call, no_such_model, upstream_body
 from chimera_train.relay.events import StreamObserver
+from chimera_train.relay.reply import Reply
 from chimera_train.relay.upstream import Headers, Upstream, open_upstream
-from chimera_train.runtime.api import ApiError, Call, upstream_body
 from chimera_train.runtime.decisions import DecisionLog
 from chimera_train.runtime.dispatcher import Dispatcher, Slot
 from chimera_train.runtime.engines import Endpoint, Engines
 from chimera_train.runtime.metrics import GatewayMetrics
 from chimera_train.runtime.predictions import Batcher, Prediction, Predictors, Query, predict_batch
 from chimera_train.runtime.programs import ProgramTable
-from chimera_train.runtime.reply import Reply
 from chimera_train.runtime.settings import GatewaySettings
 from chimera_train.runtime.trip import Trip
 from chimera_train.scheduling.model import Request
@@ -122,6 +121,8 @@ class Gateway:
         Raises:
             ApiError: it could not be answered, or not to the end.
         """
+        if call.model not in (None, self.model):
+            raise no_such_model(call.model, f"this gateway serves '{self.model}'")
         self._refuse_if_full()
         program_id = call.program_id or f"request-{uuid.uuid4().hex}"
         program = self.programs.enter(program_id, call.workflow, self.clock())
@@ -213,37 +214,17 @@ class Gateway:
             raise
 
     async def _relay(self, trip: Trip, slot: Slot, upstream: Upstream, reply: Reply) -> None:
-        call, observer = trip.call, trip.observer
-        if not upstream.streams:  # an error, or a request that the engine cannot stream
-            body = await upstream.body()
-            observer.see_body(body)
-            slot.completed = upstream.status < 400
-            if not slot.completed:
-                trip.error = f"the engine answered with status {upstream.status}"
-            await reply.whole(upstream.status, body, upstream.headers)
-            return
-        assembler = None if call.stream else Assembler()
-        async with aclosing(upstream.events()) as arrivals:
-            async for events in arrivals:
-                now_ms = self.clock()
-                if tokens := sum(observer.see(event, now_ms) for event in events):
-                    self.dispatcher.on_tokens(slot, tokens)
-                if assembler is not None:
-                    for event in events:
-                        assembler.add(event)
-                    continue
-                shown = [e.raw for e in events if call.wants_usage or not e.only_usage]
-                if shown:
-                    await reply.write(b"".join(shown), upstream.headers)
-        if observer.error is not None:
-            trip.error = str(observer.error.get("message"))
-        if assembler is None:
-            slot.completed = observer.error is None
-            await reply.finish()
-            return
-        status, value = _whole_response(assembler, observer.error)
-        slot.completed = observer.error is None
-        await reply.json(status, value, upstream.headers)
+        answer = await pass_on(
+            trip.call,
+            upstream,
+            reply,
+            trip.observer,
+            self.clock,
+            on_tokens=partial(self.dispatcher.on_tokens, slot),
+        )
+        trip.error = answer.error
+        slot.completed = answer.error is None
+        await answer.finish(reply)
 
     def _refuse_if_full(self) -> None:
         waiting = self._in_flight - sum(map(self.dispatcher.outstanding, self._everything))
@@ -288,20 +269,3 @@ class Gateway:
         while True:
             await asyncio.sleep(_SWEEP_S)
             self.programs.expire(self.clock())
-
-
-def _whole_response(
-    assembler: Assembler, error: dict[str, Any] | None
-) -> tuple[int, dict[str, Any]]:
-    """Status and body of the response that a stream adds up to.
-
-    Raises:
-        ApiError: the stream ended early.
-    """
-    if error is not None:
-        code = error.get("code")
-        return code if isinstance(code, int) and 400 <= code < 600 else 502, {"error": error}
-    try:
-        return 200, assembler.response()
-    except EngineError as cut_off:
-        raise ApiError(502, str(cut_off), kind="server_error") from cut_off

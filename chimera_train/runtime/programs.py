@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chimera_train.history import History
-from chimera_train.runtime.api import ApiError
+from chimera_train.relay.api import ApiError
 
 __all__ = ["Program", "ProgramTable"]
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from chimera_train.history import History
+from chimera_train.relay.api import Call
 from chimera_train.relay.events import StreamObserver
-from chimera_train.runtime.api import Call
 from chimera_train.runtime.dispatcher import Slot
 from chimera_train.runtime.predictions import Prediction
 from chimera_train.runtime.programs import Program

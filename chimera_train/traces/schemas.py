@@ -100,6 +100,7 @@ SCHEMAS: Mapping[str, pa.Schema] = {
             ),
             _column("top_p", pa.float64(), "Of the sampling, as sent.", null="none was sent"),
             _column("seed", pa.int64(), "Of the sampling, as sent.", null="none was sent"),
+            _column("model", pa.string(), "Model of this call.", null="the program's"),
             _column(
                 "tool",
                 pa.string(),

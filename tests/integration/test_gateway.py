@@ -5,24 +5,34 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import uvicorn
+from starlette.types import ASGIApp
 
+from chimera_train.collect.journal import open_journal
+from chimera_train.collect.privacy import Privacy
+from chimera_train.collect.record.app import create_app as create_recorder
+from chimera_train.collect.record.pieces import brief, key
+from chimera_train.collect.record.recorder import RecordedEngine, Recorder, wall_clock
+from chimera_train.collect.record.session import finish
+from chimera_train.collect.record.settings import RecordSettings
 from chimera_train.output import Output
 from chimera_train.pool.launch import running_pool
 from chimera_train.pool.models import tokenizer_file
 from chimera_train.pool.schema import load_pool
 from chimera_train.predict.tokens import TokenCounter
+from chimera_train.relay.server import bind
 from chimera_train.runtime.app import create_app
 from chimera_train.runtime.engines import Endpoint
 from chimera_train.runtime.gateway import Gateway
 from chimera_train.runtime.predictions import Predictors
-from chimera_train.runtime.server import bind
 from chimera_train.runtime.settings import GatewaySettings
 from chimera_train.scheduling.model import EngineProfile
 from chimera_train.scheduling.policy import Chimera
@@ -77,18 +87,27 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
             None,
             lambda: time.monotonic() * 1000,
         )
-        listener = bind("127.0.0.1", 0)
-        server = uvicorn.Server(uvicorn.Config(create_app(gateway), log_level="warning"))
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/"
         with (
             httpx2.Client(base_url=engine.base_url + "/", timeout=120) as direct,
-            httpx2.Client(base_url=url, timeout=120) as through,
+            serving(create_app(gateway)) as through,
         ):
+            yield Rig(direct, through, scheduler)
+
+
+@contextmanager
+def serving(app: ASGIApp) -> Iterator[httpx2.Client]:
+    """A client of ``app``, which runs in a thread."""
+    listener = bind("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/"
+    try:
+        with httpx2.Client(base_url=url, timeout=120) as client:
             while not server.started:
                 time.sleep(0.01)
-            yield Rig(direct, through, scheduler)
+            yield client
+    finally:
         server.should_exit = True
         thread.join()
 
@@ -181,3 +200,25 @@ def test_a_client_that_goes_away_stops_the_generation(rig: Rig) -> None:
     assert running() == 0
     assert rig.scheduler.outstanding(0) == 0
     assert rig.scheduler.load_ms().tolist() == [0.0]
+
+
+def test_a_recording_is_what_the_engine_said(rig: Rig, tmp_path: Path) -> None:
+    engine = RecordedEngine("qwen", MODEL, str(rig.direct.base_url).rstrip("/"), MODEL)
+    with open_journal(tmp_path / "recorded", {"command": "collect record"}, key, brief) as journal:
+        recorder = Recorder([engine], journal, {}, RecordSettings(), Privacy(), wall_clock())
+        with serving(create_recorder(recorder)) as client:
+            body = {**CHAT, "model": "qwen"}
+            whole = client.post("chat/completions", json=body)
+            stream = client.post("chat/completions", json={**body, "stream": True})
+    expected = rig.direct.post("chat/completions", json={**CHAT, "model": MODEL})
+    assert plain(whole.json()) == plain(expected.json())
+    text = expected.json()["choices"][0]["message"]["content"]
+    assert told(stream.content)["text"] == text
+    assert told(stream.content)["usage"] == []
+    result = finish(tmp_path / "recorded")
+    assert (result.programs, result.failed) == (2, 0)
+    usage = expected.json()["usage"]
+    for row in pq.read_table(tmp_path / "recorded/stages.parquet").to_pylist():
+        assert row["output_text"] == text
+        assert row["output_tokens"] == usage["completion_tokens"]
+        assert row["prompt_tokens"] == usage["prompt_tokens"]

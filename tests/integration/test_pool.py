@@ -9,11 +9,13 @@ from chimera_train.errors import EngineError
 from chimera_train.output import Output
 from chimera_train.pool.check import check_pool
 from chimera_train.pool.launch import running_pool
+from chimera_train.pool.plan import plan_pool
 from chimera_train.pool.schema import EngineSpec, Pool, load_pool
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
-DEMO = Path(__file__).parents[2] / "pipelines/demo/pool.yaml"
+PIPELINES = Path(__file__).parents[2] / "pipelines"
+DEMO = PIPELINES / "demo/pool.yaml"
 QUIET = Output(quiet=True)
 
 
@@ -46,3 +48,17 @@ def test_a_flag_that_vllm_refuses_is_explained(tmp_path: Path) -> None:
     ):
         pass
     assert psutil.Process().children() == []
+
+
+def test_vllm_takes_the_flags_of_the_pools_for_gpus() -> None:
+    pools = [load_pool(path) for path in sorted(PIPELINES.glob("gpu/*/pool.yaml"))]
+    engines = {engine.name: engine for pool in pools for engine in pool.engines}
+    plan = plan_pool(Pool(engines=list(engines.values())))
+    assert len(plan.engines) == 6
+    assert plan.problems == []
+    assert plan.warnings == []
+    odd = engines["qwen-7b"].model_copy(
+        update={"launch": engines["qwen-7b"].launch.model_copy(update={"args": {"max_seqs": 4}})}
+    )
+    (problem,) = plan_pool(Pool(engines=[odd])).problems
+    assert "unrecognized arguments: --max-seqs" in problem

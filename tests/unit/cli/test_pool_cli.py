@@ -96,6 +96,20 @@ def test_a_dry_run_refuses_a_model_that_does_not_exist(app: typer.Typer, tmp_pat
         run(app, "pool", "check", path, "--dry-run")
 
 
+def test_a_dry_run_with_problems_is_exit_code_2_and_still_reports(
+    app: typer.Typer, tmp_path: Path, model: Path
+) -> None:
+    launch = {"args": {"max_sequences": 4}, "env": {"PYTHONPATH": str(STUB)}}
+    engine = {"name": "a", "model": str(model), "launch": launch}
+    path = write_pool(tmp_path, engine, {"name": "b", "model": "/no/model", "launch": {}})
+    with pytest.raises(ConfigError) as caught:
+        run(app, "pool", "check", path, "--dry-run", "--json")
+    assert caught.value.exit_code == 2
+    missing, flags = str(caught.value).splitlines()
+    assert "/no/model does not exist" in missing
+    assert "unrecognized arguments: --max-sequences 4" in flags
+
+
 def test_an_engine_that_is_not_there_is_exit_code_4(app: typer.Typer, tmp_path: Path) -> None:
     path = write_pool(
         tmp_path, {"name": "far", "model": "org/name", "base_url": "http://127.0.0.1:1/v1"}

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from chimera_train.errors import ConfigError, EngineError
+from chimera_train.errors import EngineError
 from chimera_train.output import Output
-from chimera_train.pool.check import check_pool, plan_pool
+from chimera_train.pool.check import check_pool
 from chimera_train.pool.launch import running_pool
 from chimera_train.pool.schema import EngineSpec, Pool
 
@@ -37,23 +37,3 @@ def test_an_engine_that_refuses_the_request_is_named_with_its_answer(
             EngineError, match=r"Engine 'far' answered .* 404: (.|\n)*no such model"
         ):
             check_pool(Pool(engines=[far]), log_dir=tmp_path, output=QUIET)
-
-
-def test_a_plan_says_what_would_run_and_starts_nothing(
-    stub_pool: Callable[..., Pool], model_dir: Path, pids_path: Path
-) -> None:
-    far = EngineSpec(name="far", model="org/name", base_url="http://10.255.255.1:8000/v1/")
-    launched, reached = plan_pool(Pool(engines=[*stub_pool().engines, far]))
-    assert launched.source == str(model_dir)
-    assert launched.port == "auto"
-    assert launched.command is not None
-    assert "--max-num-seqs 4 --enforce-eager" in launched.command
-    assert reached.base_url == "http://10.255.255.1:8000/v1"
-    assert reached.command is None
-    assert not pids_path.exists()
-
-
-def test_a_plan_refuses_what_cannot_start() -> None:
-    spec = {"name": "a", "model": "package:pocket-none", "launch": {}}
-    with pytest.raises(ConfigError, match="no embedded model"):
-        plan_pool(Pool.model_validate({"engines": [spec]}))

@@ -70,3 +70,21 @@ def test_the_tokenizer_of_a_local_model(model_dir: Path) -> None:
     (model_dir / "tokenizer.json").write_text("{}")
     assert tokenizer_file(str(model_dir)) == model_dir / "tokenizer.json"
     assert tokenizer_file("org/name") is None
+
+
+def test_the_tokenizer_of_a_model_on_the_hub_is_where_an_engine_downloaded_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    commit = "a" * 40
+    assert tokenizer_file(f"org/name@{commit}") is None
+    repository = tmp_path / "hub/models--org--name"
+    path = repository / "snapshots" / commit / "tokenizer.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    (repository / "refs").mkdir()
+    (repository / "refs/main").write_text(commit)
+    assert tokenizer_file(f"org/name@{commit}") == tokenizer_file("org/name") == path
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "other"))
+    assert tokenizer_file("org/name") is None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chimera_train.history import History
-from chimera_train.runtime.api import ApiError
+from chimera_train.relay.api import ApiError
 from chimera_train.runtime.programs import ProgramTable
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chimera_train.runtime.api import ApiError, Call, CallKind, parse_call, upstream_body
+from chimera_train.relay.api import ApiError, Call, CallKind, parse_call, upstream_body
 
 CHAT = CallKind("/chat/completions", "messages")
 TEXT = CallKind("/completions", "prompt")
@@ -20,12 +20,12 @@ json_values = st.recursive(
 
 def parse(body: object, kind: CallKind = CHAT, **headers: str) -> Call:
     names = {f"x-{name.replace('_', '-')}": value for name, value in headers.items()}
-    return parse_call(kind, json.dumps(body).encode(), names, "demo")
+    return parse_call(kind, json.dumps(body).encode(), names)
 
 
 def attempt(kind: CallKind, raw: bytes) -> tuple[Call | None, ApiError | None]:
     try:
-        return parse_call(kind, raw, {}, "demo"), None
+        return parse_call(kind, raw, {}), None
     except ApiError as error:
         return None, error
 

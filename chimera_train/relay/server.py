@@ -1,4 +1,4 @@
-"""Running the gateway under uvicorn: bind early, say when ready, drain on a signal."""
+"""Running an application under uvicorn: bind early, say when ready, drain on a signal."""
 
 import math
 import socket
@@ -42,7 +42,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         taken.close()
         raise ConfigError(
-            f"The gateway cannot listen on {host}:{port} ({error.strerror}):"
+            f"Cannot listen on {host}:{port} ({error.strerror}):"
             " stop what uses it, or give another --host or --port."
         ) from error
     return taken
@@ -73,4 +73,4 @@ def run(
     except SystemExit as error:
         if server.started:
             raise
-        raise ChimeraError("The gateway could not start: see the messages above.") from error
+        raise ChimeraError("The server could not start: see the messages above.") from error

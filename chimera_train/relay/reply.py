@@ -5,8 +5,8 @@ from typing import Any
 
 from starlette.types import Send
 
+from chimera_train.relay.api import ApiError
 from chimera_train.relay.upstream import Headers
-from chimera_train.runtime.api import ApiError
 
 __all__ = ["Reply"]
 

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from chimera_train.errors import ChimeraError, ConfigError
-from chimera_train.runtime.server import bind, run
+from chimera_train.relay.server import bind, run
 
 
 def test_a_taken_port_is_found_out_at_once() -> None:

@@ -1,6 +1,6 @@
-"""The OpenAI API as the gateway sees it: what a request says, and how an error is answered.
+"""The OpenAI API as a relay sees it: what a request says, and how an error is answered.
 
-Only what the gateway needs is read; every other field is passed on as it came.
+Only what a relay needs is read; every other field is passed on as it came.
 """
 
 import json
@@ -10,10 +10,14 @@ from typing import Any
 
 from chimera_train.errors import ChimeraError
 
-__all__ = ["ApiError", "Call", "CallKind", "parse_call", "upstream_body"]
+__all__ = [
+    "KINDS", "ApiError", "Call", "CallKind", "no_such_model", "parse_call", "question_text",
+    "read_object", "upstream_body",
+]  # fmt: skip
 
-_IDENTITY = ("program_id", "workflow", "stage")
+_IDENTITY = ("program_id", "workflow", "stage", "question_id", "task")
 _MAX_IDENTITY_CHARS = 256
+_KIND_NAMES = {bool: "boolean", dict: "JSON object", str: "string"}
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
@@ -58,6 +62,9 @@ class CallKind:
     prompt: str
 
 
+KINDS = (CallKind("/chat/completions", "messages"), CallKind("/completions", "prompt"))
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request of a client.
@@ -65,11 +72,13 @@ class Call:
     Attributes:
         body: what is passed on, without the program's identity and without ``priority``, which is
             the scheduler's to set.
+        model: the name in the request; None when the client named none.
         stream: the client wants a stream.
         wants_usage: the client asked for the usage chunk of a stream.
         program_id: None for a request that is a program of its own.
         workflow: empty when the client did not say.
         stage: empty when the client did not say.
+        question_id: of what is asked; empty when the client did not say, as for ``task``.
         system_text: the text of all system and developer messages.
         user_text: the text of all other messages, or the prompt.
         token_ids: prompt tokens that came as ids, which are in neither text.
@@ -77,41 +86,35 @@ class Call:
 
     kind: CallKind
     body: dict[str, Any]
+    model: str | None
     stream: bool
     wants_usage: bool
     program_id: str | None
     workflow: str
     stage: str
+    question_id: str
+    task: str
     system_text: str
     user_text: str
     token_ids: int
 
 
-def parse_call(kind: CallKind, raw: bytes, headers: Mapping[str, str], model: str) -> Call:
+def parse_call(kind: CallKind, raw: bytes, headers: Mapping[str, str]) -> Call:
     """Read one request.
 
-    A program's identity comes from the headers ``X-Program-Id``, ``X-Workflow`` and ``X-Stage``,
-    or else from ``program_id``, ``workflow`` and ``stage`` in the body's ``metadata``; those three
-    are not passed on.
+    A program's identity comes from the headers ``X-Program-Id``, ``X-Workflow``, ``X-Stage``,
+    ``X-Question-Id`` and ``X-Task``, or else from ``program_id``, ``workflow``, ``stage``,
+    ``question_id`` and ``task`` in the body's ``metadata``; those five are not passed on.
 
     Args:
         kind: the endpoint.
         raw: the request body.
         headers: the request headers, looked up in lower case.
-        model: the one model name that the gateway serves.
 
     Raises:
-        ApiError: 400 for a malformed request, 404 for another model.
+        ApiError: 400, the request is malformed.
     """
-    body = _parse_json(raw)
-    named = body.get("model", model)
-    if named != model:
-        raise ApiError(
-            404,
-            f"The model {str(named)[:100]!r} does not exist; this gateway serves '{model}'.",
-            param="model",
-            code="model_not_found",
-        )
+    body = read_object(raw)
     stream = _optional(body, "stream", bool, False)
     options = _optional(body, "stream_options", dict, {})
     if options and not stream:
@@ -129,14 +132,50 @@ def parse_call(kind: CallKind, raw: bytes, headers: Mapping[str, str], model: st
     return Call(
         kind=kind,
         body=body,
+        model=_optional(body, "model", str, None),
         stream=stream,
         wants_usage=stream and bool(options.get("include_usage")),
         program_id=identity.get("program_id") or None,
         workflow=identity.get("workflow", ""),
         stage=identity.get("stage", ""),
+        question_id=identity.get("question_id", ""),
+        task=identity.get("task", ""),
         system_text=system_text,
         user_text=user_text,
         token_ids=token_ids,
+    )
+
+
+def read_object(raw: bytes) -> dict[str, Any]:
+    """A request body that is a JSON object.
+
+    Raises:
+        ApiError: 400, it is not.
+    """
+    try:
+        body = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"The request body is not valid JSON: {error}.") from error
+    if not isinstance(body, dict):
+        raise ApiError(400, "The request body must be a JSON object.")
+    return body
+
+
+def question_text(call: Call) -> str:
+    """What a program's first request asks: its last user message, or all that is not system's."""
+    for message in reversed(call.body.get("messages", ())):
+        if message.get("role") == "user":
+            return "\n".join(_texts(message.get("content")))
+    return call.user_text
+
+
+def no_such_model(name: str, serves: str) -> ApiError:
+    """The answer to a request for a model that is not one of those in the words ``serves``."""
+    return ApiError(
+        404,
+        f"The model {name[:100]!r} does not exist; {serves}.",
+        param="model",
+        code="model_not_found",
     )
 
 
@@ -160,16 +199,6 @@ def upstream_body(call: Call, model: str, priority: int | None) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-def _parse_json(raw: bytes) -> dict[str, Any]:
-    try:
-        body = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"The request body is not valid JSON: {error}.") from error
-    if not isinstance(body, dict):
-        raise ApiError(400, "The request body must be a JSON object.")
-    return body
-
-
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
@@ -187,7 +216,7 @@ def _optional(body: Mapping[str, Any], key: str, kind: type, default: Any) -> An
     if value is None:
         return default
     if not isinstance(value, kind):
-        raise _wrong(key, f"must be a {'boolean' if kind is bool else 'JSON object'}")
+        raise _wrong(key, f"must be a {_KIND_NAMES[kind]}")
     return value
 
 
