@@ -150,12 +150,12 @@ class _Crew:
         stored: Callable[[Job, ProgramResult], None],
         graders: ThreadPoolExecutor,
     ) -> None:
-        names: dict[str, list[str]] = {job.model: [] for job in jobs}
-        for engine in engines:
-            names.setdefault(engine.spec.model, []).append(engine.spec.name)
         self.queues = {
-            model: JobQueue([job for job in jobs if job.model == model], of_model)
-            for model, of_model in names.items()
+            model: JobQueue(
+                [job for job in jobs if job.model == model],
+                [engine.spec.name for engine in engines if engine.spec.model == model],
+            )
+            for model in dict.fromkeys(job.model for job in jobs)
         }
         self.lost: list[EngineError] = []
         self._workflow = workflow
