@@ -112,6 +112,8 @@ def _parse(path: Path, text: str) -> Any:
         raise ConfigError(f"{path}:{line}: not valid YAML: {error.problem}.") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {error}.") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: not valid YAML: it is nested too deeply.") from error
 
 
 def _validate(path: Path, text: str, values: Any, model: type[T], prefix: tuple[str, ...]) -> T:

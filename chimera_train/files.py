@@ -186,6 +186,11 @@ class JsonLines:
         """Of all lines."""
         return self._end
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether somebody has removed the file since it was opened."""
+        return os.fstat(self._file.fileno()).st_nlink == 0
+
     def read(self) -> Iterator[JsonLine]:
         """Every line; a half-written one at the end is dropped.
 
@@ -202,8 +207,13 @@ class JsonLines:
         """Add a line for each value; returns their first bytes once they are on the disk.
 
         Raises:
-            ChimeraError: the disk is full or fails; the file is as it was.
+            ChimeraError: the disk is full or fails; the file is as it was. Or it was removed.
         """
+        if self.is_removed:
+            raise ChimeraError(
+                f"{self.path} was removed while it was in use, and what it had is lost: run the"
+                " same command again, and leave its --out alone."
+            )
         starts, data = [], bytearray()
         for value in values:
             starts.append(self._end + len(data))
@@ -252,7 +262,7 @@ def _lines(path: Path) -> Iterator[tuple[JsonLine, int]]:
                     return
                 try:
                     value = json.loads(line)
-                except ValueError as error:  # also what is not UTF-8
+                except (ValueError, RecursionError) as error:  # also what is not UTF-8
                     raise DataError(
                         f"{path}:{number} is not JSON: restore the file or choose another --out."
                     ) from error

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Protocol
@@ -34,30 +34,62 @@ class Store(Protocol):
 
 
 class JobQueue:
-    """The programs of one model, of which its engines take turns; for one event loop."""
+    """The programs of one model, of which its engines take turns; for one event loop.
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    A program that failed on one engine is run by each of the others before it counts as failed:
+    an engine that fails at once would else take most of them.
+    """
+
+    def __init__(self, jobs: Sequence[Job], engines: Collection[str]) -> None:
         self.waiting = deque(jobs)
+        self._engines = set(engines)
+        self._failed_on: dict[str, set[str]] = {}
         self._in_flight = 0
         self._changed = asyncio.Condition()
 
-    async def take(self) -> Job | None:
+    async def take(self, engine: str) -> Job | None:
         """The next program; waits while one in flight may still be given back. None: all done."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self.waiting or not self._in_flight)
-            if not self.waiting:
-                return None
-            self._in_flight += 1
-            return self.waiting.popleft()
+            while True:
+                for job in self.waiting:
+                    if engine not in self._failed_on.get(job.program_id, ()):
+                        self.waiting.remove(job)
+                        self._in_flight += 1
+                        return job
+                if not self._in_flight and not self.waiting:
+                    return None
+                await self._changed.wait()
 
-    async def done(self, job: Job, *, give_back: bool = False) -> None:
-        """``job`` is finished, or another engine has to run it."""
+    async def done(self) -> None:
+        """A program that was taken is finished."""
         async with self._changed:
             self._in_flight -= 1
-            if give_back:
-                self.waiting.appendleft(job)
-            if give_back or not self._in_flight:
+            if not self._in_flight:
                 self._changed.notify_all()
+
+    async def failed(self, job: Job, engine: str) -> bool:
+        """``job`` failed on ``engine``; whether another one runs it. If not it is in flight yet."""
+        async with self._changed:
+            engines = self._failed_on.setdefault(job.program_id, set())
+            engines.add(engine)
+            if self._engines <= engines:
+                return False
+            self.waiting.append(job)
+            self._in_flight -= 1
+            self._changed.notify_all()
+            return True
+
+    async def lost(self, job: Job, engine: str) -> None:
+        """``engine`` is gone, and with it ``job``, which others have to run."""
+        async with self._changed:
+            self._engines.discard(engine)
+            self.waiting.appendleft(job)
+            self._in_flight -= 1
+            for other in self.waiting:
+                # Where it failed already is where it is run now, to have its failure.
+                if self._engines <= self._failed_on.get(other.program_id, set()):
+                    self._failed_on.pop(other.program_id, None)
+            self._changed.notify_all()
 
 
 async def run_jobs(
@@ -92,7 +124,7 @@ async def run_jobs(
         ChimeraError: what ``store`` raised.
     """
     with ThreadPoolExecutor(_GRADERS, thread_name_prefix="grade") as graders:
-        crew = _Crew(jobs, workflow, settings, tools, store, stored, graders)
+        crew = _Crew(jobs, engines, workflow, settings, tools, store, stored, graders)
         try:
             await crew.run(engines, output)
         except ExceptionGroup as group:
@@ -110,6 +142,7 @@ class _Crew:
     def __init__(
         self,
         jobs: Sequence[Job],
+        engines: Sequence[RunningEngine],
         workflow: Workflow,
         settings: CollectSettings,
         tools: Mapping[str, Tool],
@@ -117,8 +150,13 @@ class _Crew:
         stored: Callable[[Job, ProgramResult], None],
         graders: ThreadPoolExecutor,
     ) -> None:
-        models = dict.fromkeys(job.model for job in jobs)
-        self.queues = {m: JobQueue([job for job in jobs if job.model == m]) for m in models}
+        self.queues = {
+            model: JobQueue(
+                [job for job in jobs if job.model == model],
+                [engine.spec.name for engine in engines if engine.spec.model == model],
+            )
+            for model in dict.fromkeys(job.model for job in jobs)
+        }
         self.lost: list[EngineError] = []
         self._workflow = workflow
         self._settings = settings
@@ -147,19 +185,21 @@ class _Crew:
         self, station: Station, group: asyncio.TaskGroup, room: asyncio.Semaphore
     ) -> None:
         queue = self.queues[station.engine.spec.model]
-        while (job := await queue.take()) is not None:
+        engine = station.engine.spec.name
+        while (job := await queue.take(engine)) is not None:
             try:
                 result, attempts = await self._run_program(job, station)
             except EngineError as error:
                 if error not in self.lost:
                     self.lost.append(error)
-                await queue.done(job, give_back=True)
+                await queue.lost(job, engine)
                 return
+            if result.error is not None and await queue.failed(job, engine):
+                continue
             await room.acquire()
-            engine = station.engine.spec.name
             keeping = group.create_task(self._keep(job, result, engine, attempts))
             keeping.add_done_callback(lambda _: room.release())
-            await queue.done(job)
+            await queue.done()
 
     async def _run_program(self, job: Job, station: Station) -> tuple[ProgramResult, int]:
         """Run one program to its end, from its first stage again where the engine was lost.

@@ -74,8 +74,8 @@ def program_id(entry: Mapping[str, Any]) -> str:
 
 
 def brief(entry: Mapping[str, Any]) -> Brief:
-    """The brief of a journal's entry."""
-    program = entry["program"]
+    """The brief of a journal's entry; raises where its tables could not be written either."""
+    program = _with_time(entry["program"])
     return Brief(program["error"], len(entry["stages"]), program["score"])
 
 

@@ -12,10 +12,12 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-__all__ = ["Gate", "retry_after_s"]
+__all__ = ["PATIENCE_S", "Gate", "retry_after_s"]
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
+# An endpoint that refuses everything for longer is not busy but broken.
+PATIENCE_S = 900.0
 
 
 class Gate:
@@ -40,6 +42,13 @@ class Gate:
         self._changed = asyncio.Condition()
         self._open_at = self._cut_at = clock()
         self._pause_s = _FIRST_PAUSE_S
+        self._refusing_since: float | None = None
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether the endpoint serves nothing for so long that there is no use in waiting."""
+        since = self._refusing_since
+        return since is not None and self._open_at - since >= PATIENCE_S
 
     @asynccontextmanager
     async def passage(self) -> AsyncIterator[None]:
@@ -48,7 +57,7 @@ class Gate:
             await self._changed.wait_for(lambda: self._active < int(self.limit))
             self._active += 1
         try:
-            while (rest_s := self._open_at - self._clock()) > 0:
+            while not self.is_shut and (rest_s := self._open_at - self._clock()) > 0:
                 await asyncio.sleep(rest_s)
             yield
         finally:
@@ -59,26 +68,32 @@ class Gate:
         """A request was served."""
         self.limit = min(float(self.most), self.limit + 1 / self.limit)
         self._pause_s = _FIRST_PAUSE_S
+        self._refusing_since = None
+        now = self._clock()
+        if self._open_at - now > PATIENCE_S:  # it serves, so it cannot have meant that
+            self._open_at = now + _LONGEST_PAUSE_S
 
     def refused(self, sent_at: float, wait_s: float | None) -> float:
         """A request that was sent at ``sent_at`` (of the clock) was refused.
 
         Args:
             sent_at: refusals of requests from before the last cut are of the same congestion.
-            wait_s: what the endpoint asked for; None: it did not say.
+            wait_s: what the endpoint asked for; None or 0: it did not say.
 
         Returns:
             Seconds during which nothing is sent.
         """
         now = self._clock()
         self.refusals += 1
+        if self._refusing_since is None:
+            self._refusing_since = sent_at
         is_new = sent_at >= self._cut_at
-        pause_s = self._pause_s if wait_s is None else wait_s
+        pause_s = wait_s or self._pause_s
         if is_new:
             self.limit = max(1.0, self.limit / 2)
             self._cut_at = now
             self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
-        if is_new or wait_s is not None:
+        if is_new or wait_s:
             self._open_at = max(self._open_at, now + pause_s)
         return max(0.0, self._open_at - now)
 

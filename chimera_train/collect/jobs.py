@@ -40,9 +40,9 @@ class CollectSettings(Settings):
     limit: int = Field(100, gt=0)
     samples: int = Field(1, gt=0)
     concurrency: int = Field(8, gt=0)
-    temperature: float = Field(0.0, ge=0)
+    temperature: float = Field(0.0, ge=0, allow_inf_nan=False)
     top_p: float | None = Field(None, gt=0, le=1)
-    max_tokens: int | None = Field(None, gt=0)
+    max_tokens: int | None = Field(None, gt=0, lt=2**31)
     seed: int = Field(0, ge=0)
     texts: bool = True
     shard: str | None = None

@@ -90,7 +90,7 @@ class Stored:
                     self.runs[-1] |= entry["ended"]
                 else:
                     self.entries.note(start, entry)
-            except (LookupError, TypeError) as error:
+            except (LookupError, TypeError, ValueError, ArithmeticError) as error:
                 raise DataError(
                     f"{path}:{number} is not what this command stores: give a directory that it"
                     " wrote or another --out, or restore the file if it is damaged."
@@ -130,6 +130,11 @@ class Journal:
     def size_bytes(self) -> int:
         """Of the file."""
         return self._lines.size_bytes
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether somebody has removed the file, and with it all that was stored."""
+        return self._lines.is_removed
 
     def begin_run(self, facts: Mapping[str, Any]) -> None:
         """Note ``facts`` about this run; they are written with its first piece."""

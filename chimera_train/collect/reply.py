@@ -1,15 +1,18 @@
 """A streamed chat completion while it comes in: its texts, counts and times."""
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from chimera_train.relay.events import Event
 
-__all__ = ["Reply", "ms_since"]
+__all__ = ["Reply", "ms_since", "well_formed"]
 
 _THINKING = "<think>"
 _END_OF_THINKING = "</think>"
+# No engine counts to more, and tables hold no more.
+_MOST_TOKENS = 1 << 31
 
 
 class Reply:
@@ -41,6 +44,11 @@ class Reply:
         Raises:
             AttributeError, KeyError, TypeError: it has another shape than a chat completion's.
         """
+        if event.payload is None and (data := event.raw.strip()).startswith(b"data:"):
+            # Without it the text would be short of a piece, and its counts not.
+            if data[5:].strip() not in (b"", b"[DONE]"):
+                raise TypeError("an event is no JSON object")
+            return
         self._failure = event.error or self._failure
         for choice in event.choices:
             # Also without text: the first token may be one that shows nothing, such as the end.
@@ -48,17 +56,20 @@ class Reply:
                 self.ttft_ms = ms_since(self.start)
             delta = choice.get("delta") or {}
             if content := delta.get("content"):
-                self._parts.append(content)
+                self._parts.append(_text(content))
             if thought := delta.get("reasoning") or delta.get("reasoning_content"):
-                self._thoughts.append(thought)
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+                self._thoughts.append(_text(thought))
+            if reason := choice.get("finish_reason"):
+                self.finish_reason = well_formed(_text(reason))
         if event.usage is not None and event.payload is not None:
             self._has_usage = True
-            self.prompt_tokens = event.usage["prompt_tokens"]
-            self.output_tokens = event.usage["completion_tokens"]
+            self.prompt_tokens = _count(event.usage["prompt_tokens"])
+            self.output_tokens = _count(event.usage["completion_tokens"])
             details = event.usage.get("completion_tokens_details") or {}
-            self.reasoning_tokens = details.get("reasoning_tokens")
-            self.queue_ms = (event.payload.get("metrics") or {}).get("queue_time_ms")
+            if (thinking := details.get("reasoning_tokens")) is not None:
+                self.reasoning_tokens = _count(thinking)
+            if (queue_ms := (event.payload.get("metrics") or {}).get("queue_time_ms")) is not None:
+                self.queue_ms = _milliseconds(queue_ms)
 
     def texts(self) -> tuple[str, str]:
         """What the model was thinking, and its answer.
@@ -66,7 +77,7 @@ class Reply:
         An engine without a reasoning parser leaves the thinking in the text, in ``<think>`` tags of
         which the chat template may have given the first; a reply that was cut short lacks the last.
         """
-        thought, text = "".join(self._thoughts), "".join(self._parts)
+        thought, text = well_formed("".join(self._thoughts)), well_formed("".join(self._parts))
         if thought:
             return thought, text
         before, end, after = text.rpartition(_END_OF_THINKING)
@@ -88,6 +99,31 @@ class Reply:
                 " stream_options.include_usage"
             )
         return None
+
+
+def well_formed(text: str) -> str:
+    """``text`` in which halves of a character, which JSON can spell, are joined or replaced."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.100} is no text")
+    return value
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _MOST_TOKENS:
+        raise TypeError(f"{value!r:.100} is no count of tokens")
+    return value
+
+
+def _milliseconds(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise TypeError(f"{value!r:.100} is no time")
+    return float(value)
 
 
 def ms_since(start: float) -> float:

@@ -18,16 +18,20 @@ from urllib.parse import urlsplit
 import httpx2
 import openai
 
-from chimera_train.collect.gate import Gate, retry_after_s
-from chimera_train.collect.reply import Reply, ms_since
+from chimera_train.collect.gate import PATIENCE_S, Gate, retry_after_s
+from chimera_train.collect.reply import Reply, ms_since, well_formed
 from chimera_train.relay.events import EventSplitter
 
 __all__ = ["Call", "Endpoint", "StageResult", "ask", "open_endpoint"]
 
 _MAX_ATTEMPTS = 3
 _RETRY_PAUSE_S = 0.25
-# An endpoint that refuses a request for longer is not busy but broken.
-_PATIENCE_S = 900.0
+# Comments keep a stream alive for ever: it may take so long in all, and so many bytes.
+_LONGEST_REPLY_S = 7200.0
+_LARGEST_REPLY_BYTES = 64 << 20
+# Of what an endpoint says of an error.
+_ERROR_CHARACTERS = 1000
+_ERROR_BYTES = 64 << 10
 _REFUSALS = frozenset({429, 503})
 # Generous where the machine is busy: a server that is starved of CPU is slow to accept.
 _TIMEOUT = httpx2.Timeout(600.0, connect=30.0)
@@ -158,7 +162,7 @@ async def ask(
     ``program_start`` is of ``time.perf_counter``.
     """
     gate = endpoint.gate
-    attempt, first = 1, time.monotonic()
+    attempt, first = 1, math.inf
     while True:
         passage: AbstractAsyncContextManager[None] = gate.passage() if gate else nullcontext()
         async with passage:
@@ -166,6 +170,8 @@ async def ask(
             failure = await _send(endpoint, call, headers, reply)
             if gate is not None and failure is None:
                 gate.accepted()
+        if failure is not None:
+            first = min(first, time.monotonic())
         if failure is not None and await _again(gate, reply, failure, attempt, first):
             attempt += 1
             continue
@@ -183,7 +189,7 @@ async def ask(
             ttft_ms=reply.ttft_ms,
             e2e_ms=ms_since(reply.start),
             attempt=attempt,
-            error=None if failure is None else failure.message,
+            error=None if failure is None else well_formed(failure.message[:_ERROR_CHARACTERS]),
             is_lost=failure is not None and failure.is_lost,
         )
 
@@ -191,11 +197,11 @@ async def ask(
 async def _again(
     gate: Gate | None, reply: Reply, failure: "_Failure", attempt: int, first: float
 ) -> bool:
-    """Whether a request that was first sent at ``first`` is to be sent again; waits for that."""
+    """Whether a request that first failed at ``first`` is to be sent again; waits for that."""
     if gate is not None and failure.status in _REFUSALS:
         now = time.monotonic()
         pause_s = gate.refused(now - ms_since(reply.start) / 1000, failure.wait_s)
-        return now + pause_s - first < _PATIENCE_S
+        return now + pause_s - first < PATIENCE_S
     if not failure.is_lost or attempt == _MAX_ATTEMPTS or reply.ttft_ms is not None:
         return False
     await asyncio.sleep(_RETRY_PAUSE_S * attempt)
@@ -231,15 +237,16 @@ async def _send(
     try:
         # The OpenAI client takes a millisecond a request and 0.2 ms a token more, of cores that
         # engines on this machine need.
-        async with http.stream("POST", "chat/completions", json=body, headers=headers) as response:
+        async with (
+            asyncio.timeout(_LONGEST_REPLY_S),
+            http.stream("POST", "chat/completions", json=body, headers=headers) as response,
+        ):
             if response.is_error:
                 return await _refusal(response)
-            splitter = EventSplitter()
-            async for data in response.aiter_bytes():
-                for event in splitter.feed(data):
-                    reply.add(event)
-        problem = reply.problem()
+            problem = await _read(response, reply)
         return None if problem is None else _Failure(problem)
+    except TimeoutError:
+        return _Failure(f"the reply did not end within {_LONGEST_REPLY_S:g} s")
     except httpx2.TransportError as failure:
         # Where the endpoint was reached but kept silent, trying again would double the work.
         is_silent = isinstance(failure, httpx2.TimeoutException)
@@ -250,11 +257,31 @@ async def _send(
         return _Failure(f"bad reply: {failure!r}")
 
 
+async def _read(response: httpx2.Response, reply: Reply) -> str | None:
+    """Fill ``reply``; what it lacks."""
+    splitter = EventSplitter()
+    n_bytes = 0
+    async for data in response.aiter_bytes():
+        n_bytes += len(data)
+        if n_bytes > _LARGEST_REPLY_BYTES:
+            return f"the reply was longer than {_LARGEST_REPLY_BYTES >> 20} MiB"
+        for event in splitter.feed(data):
+            reply.add(event)
+    for event in splitter.flush():
+        reply.add(event)
+    return reply.problem()
+
+
 async def _refusal(response: httpx2.Response) -> _Failure:
-    text = (await response.aread()).decode(errors="replace")
+    body = bytearray()
+    async for data in response.aiter_bytes():
+        body += data
+        if len(body) > _ERROR_BYTES:
+            break
+    text = body.decode(errors="replace")
     try:
         said = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     if isinstance(said, dict):
         said = said.get("error", said)

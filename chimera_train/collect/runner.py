@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from chimera_train.collect.reply import ms_since
+from chimera_train.collect.reply import ms_since, well_formed
 from chimera_train.collect.request import Call, Endpoint, StageResult, ask
 from chimera_train.tasks.model import Question
 from chimera_train.workflows.fan_out import items, numbered
@@ -220,7 +220,7 @@ class _Program:
             after=after,
             user_text=text,
             tool=tool,
-            output_text=report,
+            output_text=well_formed(report),
             start_ms=(start - self._start) * 1000,
             e2e_ms=ms_since(start),
         )

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 from chimera_train.collect.alive import require_alive
+from chimera_train.collect.gate import PATIENCE_S
 from chimera_train.collect.request import Endpoint
 from chimera_train.errors import EngineError
 from chimera_train.output import Output
@@ -46,9 +47,15 @@ class Station:
         it is back.
 
         Raises:
-            EngineError: it does not come back.
+            EngineError: it does not come back, or answers but serves nothing.
         """
         async with self._lock:
+            if self._gone is None and self.endpoint.gate is not None and self.endpoint.gate.is_shut:
+                self._gone = EngineError(
+                    f"Engine '{self.engine.spec.name}' refuses all requests (429 or 503), or asks"
+                    f" for {PATIENCE_S:g} s and more without any: see why, and run the same command"
+                    " again."
+                )
             if self._gone is not None:
                 raise self._gone
             if generation != self.generation:

@@ -131,7 +131,7 @@ def collect_traces(
         finally:
             journal.seal()
             counts = Counts.of(journal.entries)
-            if counts.programs:
+            if counts.programs and not journal.is_removed:
                 write_table(out, "questions", rows)
                 wanted = [job.program_id for job in jobs]
                 write_data_set(out, decisive, journal, wanted, len(questions))
@@ -210,7 +210,8 @@ class _Keeper:
         )
         counter = self._counters.get(job.model)
         stages = stage_rows(result, counter, self._privacy)
-        self._require_room()
+        if not self._journal.is_removed:  # then there may be no directory to look at
+            self._require_room()
         self._journal.append({"program": self._privacy.program(program), "stages": stages})
 
     def _require_room(self) -> None:

@@ -152,7 +152,7 @@ def _parse(raw: bytes, data: bytes) -> Event:
         return Event(raw, None)
     try:
         return Event(raw, json.loads(data))
-    except ValueError:
+    except (ValueError, RecursionError):
         return Event(raw, None)
 
 

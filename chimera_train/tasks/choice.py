@@ -9,7 +9,7 @@ from chimera_train.tasks.settings import ChoiceSettings
 
 __all__ = ["ChoiceGrader", "chosen_letter"]
 
-_LETTER = r"(?:\\(?:text|mathrm|boxed|textbf)\s*\{|[\s*_$({\[\"'])*([A-Z])(?![A-Za-z'’])"
+_LETTER = r"(?:\\(?:text|mathrm|boxed|textbf)\s*\{|[\s*_$({\[\"']){0,40}([A-Z])(?![A-Za-z'’])"
 # From the surest sign of a choice to the weakest; in each the last one of the text counts.
 _SIGNS = [
     re.compile(r"\\boxed\s*\{" + _LETTER),

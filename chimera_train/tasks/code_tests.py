@@ -245,7 +245,7 @@ def _builtin_under_test(checks: Sequence[str]) -> str:
 def _is_code(value: Any) -> bool:
     try:
         ast.parse(value)
-    except (SyntaxError, ValueError, TypeError, RecursionError):
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return False
     return True
 

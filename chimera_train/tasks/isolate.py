@@ -4,10 +4,11 @@
   the user's files, no other process and no network; its files are in memory.
 - ``namespaces`` (``unshare``): no other process and no network, but files as the user sees them.
 - ``user`` (only as root): another user, whose id is drawn for each sandbox. The network and all
-  files that anyone may read or write are within reach.
+  files that anyone may read or write are within reach; System V memory that it leaves stays.
 
 As root the code becomes a user without rights whose id nobody else has, so that the limit on
-processes binds, which it does not for root.
+processes binds, which it does not for root. What it left in directories that all users share is
+found by that id.
 """
 
 import os
@@ -31,7 +32,9 @@ __all__ = ["Isolation", "drawn_user", "isolated", "isolation"]
 Isolation = Literal["bubblewrap", "namespaces", "user"]
 
 _FLAGS = ["-S", "-s", "-P", "-B"]  # no installed packages, nothing from the current directory
+_AT_ONCE = 1000  # arguments of a command
 _HOME = "/tmp"  # noqa: S108 - the sandbox's own
+_SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - where a program may leave files
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 
 
@@ -47,12 +50,16 @@ def isolation() -> Isolation:
     Raises:
         ConfigError: none works.
     """
-    python = _python()
+    python, user = _python(), drawn_user()
     ways: list[Isolation] = ["bubblewrap", "namespaces"]
+    if user is not None:
+        ways.append("user")
+    # As its user: to whom the library in somebody's home is closed, every program would be wrong.
+    test = "import random" if user is None else f"import os; os.setuid({user}); import random"
     for how in ways:
         prefix = _prefix(how, 1 << 20)
-        if prefix and shutil.which(prefix[0]):
-            command = [*prefix, python, *_FLAGS, "-c", "pass"]
+        if not prefix or shutil.which(prefix[0]):
+            command = [*prefix, python, *_FLAGS, "-c", test]
             with suppress(OSError, subprocess.SubprocessError):
                 done = subprocess.run(
                     command, env=_ENVIRONMENT, cwd="/", timeout=60, check=False,
@@ -60,11 +67,9 @@ def isolation() -> Isolation:
                 )  # fmt: skip
                 if done.returncode == 0:
                     return how
-    if os.geteuid() == 0:
-        return "user"
     raise ConfigError(
         "Code written by models cannot be run safely here: neither bubblewrap nor 'unshare' works"
-        " for this user; install bubblewrap (bwrap) and allow user namespaces."
+        f" for this user with {python}; install bubblewrap (bwrap) and allow user namespaces."
     )
 
 
@@ -85,8 +90,8 @@ def isolated(
     with ExitStack() as stack:
         directory, home = "/", _HOME
         if how != "bubblewrap":
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="chimera-sandbox-"))
-            home = directory
+            home = directory = tempfile.mkdtemp(prefix="chimera-sandbox-")
+            stack.callback(_remove, directory, user)
             if user is not None:
                 os.chown(directory, user, user)
         process = subprocess.Popen(
@@ -164,6 +169,29 @@ def _end(process: "subprocess.Popen[bytes]", user: int | None) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.002)
+
+
+def _remove(directory: str, user: int | None) -> None:
+    """Remove a directory, and what ``user`` has left elsewhere."""
+    left = [directory]
+    if user is None:
+        # A program may close its directories to its own user, but not to root.
+        _run("chmod", "-R", "u+rwX", "--", directory)
+    for place in _SHARED if user is not None else ():
+        with suppress(OSError), os.scandir(place) as entries:
+            left += [
+                each.path for each in entries if each.stat(follow_symlinks=False).st_uid == user
+            ]
+    # Python's own recursion would end before directories do that a program has made on purpose.
+    for start in range(0, len(left), _AT_ONCE):
+        _run("rm", "-rf", "--", *left[start : start + _AT_ONCE])
+
+
+def _run(*command: str) -> None:
+    subprocess.run(
+        command, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
 
 
 def _children(pid: int) -> list[int]:

@@ -6,7 +6,9 @@ math-verify: with antlr 4.9.3, which DVC needs, ``10\%`` is 10 and not a tenth.
 
 import re
 
-__all__ = ["LONGEST", "final_answer", "is_words", "normalised", "readings", "without_base"]
+__all__ = [
+    "LONGEST", "denies", "final_answer", "is_words", "normalised", "readings", "without_base",
+]  # fmt: skip
 
 LONGEST = 2000  # characters of an answer; a text that runs away must not take long to read
 _TRIED = 20  # boxes, from the last one, until one is closed and not empty
@@ -33,6 +35,7 @@ _UNIT_TEXT = re.compile(
 )
 _NO_UNIT = re.compile(r"\b(?:pi|sqrt|sin|cos|tan|log|ln|mod|or|and|to)\b")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z\s,.'()-]*\d*")
+_DENIAL = re.compile(r"\\(?:not|neq?|neg|lnot)(?![a-zA-Z])|≠")
 _BASE = re.compile(r"([0-9A-Z]+)_(\d+)")
 
 
@@ -109,6 +112,11 @@ def readings(gold: str, answer: str) -> list[tuple[str, str]]:
 
 def _without_percent(answer: str) -> str:
     return re.sub(r"\s*\\?%|\s*\bpercent\b", "", answer).strip()
+
+
+def denies(answer: str) -> bool:
+    """Whether an answer says what something is not, which math-verify may read as what it is."""
+    return bool(_DENIAL.search(answer))
 
 
 def without_base(answer: str) -> str:

@@ -1,9 +1,11 @@
 """Judging mathematical answers by equality of what they say."""
 
 import logging
+import re
 
 from chimera_train.tasks.math_answers import (
     LONGEST,
+    denies,
     final_answer,
     is_words,
     normalised,
@@ -52,7 +54,8 @@ class MathGrader:
         texts = [*pairs, (without_base(gold), found)]
         if any(_plain(one) == _plain(other) for one, other in texts):
             return Verdict(1.0)
-        if not is_words(gold) and not is_words(found):
+        is_denial = denies(found) and re.fullmatch(r"[-\d./{}\\frac ]+", gold) is not None
+        if not is_words(gold) and not is_words(found) and not is_denial:
             equal = self._pool.equal(pairs)
             if equal:
                 return Verdict(1.0)

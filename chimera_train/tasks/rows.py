@@ -102,7 +102,9 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             continue
         try:
             values = json.loads(line.decode("utf-8"))
-        except UnicodeDecodeError as error:
+            if b"\\ud" in line or b"\\uD" in line:  # may be half of a character
+                json.dumps(values, ensure_ascii=False).encode()
+        except UnicodeError as error:
             raise DataError(f"{where} is not UTF-8: convert the file.") from error
         except (ValueError, RecursionError) as error:
             raise DataError(f"{where} is not JSON ({error}): repair or remove the line.") from error

@@ -25,6 +25,8 @@ __all__ = [
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _VERDICT = re.compile(r"\b(accept|reject)(?:s|ed)?\b", re.IGNORECASE)
+_MOST_STAGES = 100
+_MOST_COPIES = 1000  # of a stage: each is a request of its own
 _RESERVED = frozenset({"question", "item"})
 
 
@@ -39,7 +41,7 @@ class Items(Settings):
     """Fan out over the items that an earlier stage's text lists, one a line, the first ``max``."""
 
     items_of: str
-    max: int = Field(gt=0)
+    max: int = Field(gt=0, le=_MOST_COPIES)
 
 
 class Stage(Settings):
@@ -65,10 +67,10 @@ class Stage(Settings):
     user: str
     depends_on: list[str] = []
     when: When | None = None
-    max_tokens: Annotated[int, Field(gt=0)] | None = None
-    temperature: Annotated[float, Field(ge=0)] | None = None
+    max_tokens: Annotated[int, Field(gt=0, lt=2**31)] | None = None
+    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    fan_out: Annotated[int, Field(ge=2)] | Items | None = None
+    fan_out: Annotated[int, Field(ge=2, le=_MOST_COPIES)] | Items | None = None
     tool: Literal["public_tests"] | None = None
 
     @model_validator(mode="after")
@@ -95,7 +97,7 @@ class Workflow(Settings):
     """A DAG of stages and the stages whose output is the program's answer, first that ran."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    stages: list[Stage] = Field(min_length=1)
+    stages: list[Stage] = Field(min_length=1, max_length=_MOST_STAGES)
     answer: list[str] = Field(min_length=1)
 
     @model_validator(mode="after")

@@ -107,6 +107,8 @@ def _parse(content: bytes, place: str, report: Report) -> Any:
         reason = f"not JSON ({error.msg.lower()})"
     except RecursionError:
         reason = "not JSON that can be read (nested too deeply)"
+    except ValueError:
+        reason = "not JSON that can be read (a number has too many digits)"
     else:
         if value is not None:
             return value

@@ -20,7 +20,7 @@ __all__ = ["ImportedProgram", "ImportedStage", "asked_id", "text_id", "word_toke
 Name = Annotated[str, Field(min_length=1)]
 Milliseconds = Annotated[FiniteFloat, Field(ge=0)]
 Int32 = Annotated[int, Field(ge=0, lt=2**31)]
-Tokens = Annotated[int, Field(ge=0, lt=2**63)]
+Tokens = Annotated[int, Field(ge=0, lt=2**48)]  # so that sums of them are in a table's range
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
 

@@ -38,6 +38,13 @@ def test_the_letter_that_a_text_settles_on(text, letter):
     assert chosen_letter(text) == letter
 
 
+@pytest.mark.parametrize(
+    ("text", "letter"), [("\\boxed{" * 20_000 + "B", "B"), ("answer is" + " _" * 50_000, None)]
+)
+def test_texts_that_run_away_are_read_in_no_time(text, letter):
+    assert chosen_letter(text) == letter
+
+
 @pytest.mark.parametrize("answer", ["B", 1, "two"])
 def test_gold_answers_are_letters_numbers_or_options(write_task, answer):
     rows = [{"q": "Which?", "o": ["one", "two", "three"], "a": answer}]

@@ -144,6 +144,11 @@ def test_a_module_cannot_pass_asserts_without_the_values(asserts, name):
     assert asserts(HOSTILE_MODULES[name], time_limit_s=limit_s).score == 0
 
 
+def test_a_loop_over_calls_is_not_cut_short(judge):
+    row = {"text": "q", "tests": ["assert all(map(f, (1, 2)))"]}
+    assert judge(row, "def f(n): raise StopIteration", form="asserts").score == 0
+
+
 def test_asserts_are_of_plain_values(asserts):
     assert asserts("def f(n): return n ** 2").score == 1
     assert asserts("```python\ndef f(n):\n    return n ** 2\n```\nIt squares.").score == 1
@@ -266,6 +271,7 @@ def test_programs_are_not_run_without_permission(write_task):
         ("io", {"text": "q", "tests": []}, "holds no tests"),
         ("io", {"text": "q"}, "has no field 'tests'"),
         ("asserts", {"text": "q", "tests": ["assert ("]}, "must be assert statements"),
+        ("asserts", {"text": "q", "tests": ["-" * 20_000 + "1"]}, "must be assert statements"),
         ("check", {"text": "def f(): pass", "tests": "x = 1"}, "defines check"),
     ],
 )

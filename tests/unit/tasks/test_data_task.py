@@ -89,6 +89,7 @@ def test_a_data_set_is_loaded_as_from_the_hub(text_task, tmp_path, monkeypatch):
         (b'{"q": ["x"], "a": "1"}', "2: the field mapped to 'question' .* must be a text"),
         (b'{"q": "x", "a"', "2 is not JSON .*: repair or remove the line"),
         (b'{"q": "\xff", "a": "1"}', "2 is not UTF-8: convert the file"),
+        (b'{"q": "\\ud83d", "a": "1"}', "2 is not UTF-8: convert the file"),
         (b"[1]", "2 is not a JSON object"),
     ],
 )

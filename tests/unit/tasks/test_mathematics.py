@@ -126,3 +126,14 @@ def test_a_gold_answer_may_be_the_end_of_a_solution(write_task):
     path = write_task(rows, kind="math", fields={"question": "q", "answer": "a"})
     with pytest.raises(DataError, match=r"'answer' .* holds no answer"):
         get_task(path).questions(1, 0)
+
+
+@pytest.mark.parametrize(
+    "answer", [r"\ne 4", r"x \not= 4", r"\neg 4", "≠ 4", r"x \ne 4 \cup \mathbb{R}"]
+)
+def test_what_an_answer_denies_is_not_its_answer(answer):
+    grader = MathGrader(load_settings("math")[0], VerifyPool(size=1))
+    try:
+        assert grader.judge(Question("q", "math", "?", "4"), f"\\boxed{{{answer}}}").score == 0
+    finally:
+        grader.close()

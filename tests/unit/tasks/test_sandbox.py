@@ -57,6 +57,12 @@ HOSTILE = {
     ),
     "many open files": ("held = [open('/dev/null') for _ in range(1000)]", {"error"}),
     "other user": ("import os\nos.setuid(0)", {"error"}),
+    "stopping everyone": ("import os\nos.kill(-1, 19)\nwhile True: pass", {"timeout", "error"}),
+    "an end that takes for ever": (
+        "import atexit\n@atexit.register\ndef wait():\n    while True: pass",
+        {"timeout"},
+    ),
+    "no descriptors": ("import os\nos.closerange(0, 99)\nwhile True: pass", {"timeout"}),
 }
 
 # These end well; what they print tells whether they got anywhere.
@@ -166,12 +172,52 @@ def test_runs_share_nothing_in_memory_and_time_out_alone():
     assert runs[2].stdout == "False\n"
 
 
-@pytest.mark.parametrize("way", ["namespaces", "user"])
-def test_without_bubblewrap_a_run_says_what_it_is_kept_from(way, monkeypatch):
+def as_without_bubblewrap(way, monkeypatch):
     if os.geteuid() != 0 or (way == "namespaces" and not _unshare_works()):
         pytest.skip(f"isolation by {way} cannot be had here")
     for module in (isolate, sandbox):
         monkeypatch.setattr(module, "isolation", lambda: way)
+
+
+@pytest.mark.parametrize("way", ["namespaces", "user"])
+def test_what_a_program_leaves_anywhere_is_removed(way, monkeypatch, tmp_path):
+    as_without_bubblewrap(way, monkeypatch)
+    (tmp_path / "kept").write_text("x")
+    code = (
+        "import os\n"
+        "for place in ('/tmp', '/var/tmp', '/dev/shm'):\n"
+        "    try:\n"
+        "        os.makedirs(f'{place}/chimera-sandbox-left/closed')\n"
+        "        open(f'{place}/chimera-sandbox-file', 'w').close()\n"
+        f"        os.symlink({str(tmp_path)!r}, f'{{place}}/chimera-sandbox-link')\n"
+        "        os.chmod(f'{place}/chimera-sandbox-left/closed', 0)\n"
+        "    except OSError: pass\n"
+        "for _ in range(1100):\n    os.mkdir('d')\n    os.chdir('d')\n"
+        "print('deep')"
+    )
+    assert run_python(code, limits=LIMITS).stdout == "deep\n"
+    for place in ("/tmp", "/var/tmp", "/dev/shm"):
+        assert not list(Path(place).glob("chimera-sandbox-*"))
+    assert (tmp_path / "kept").read_text() == "x"
+
+
+def test_an_interpreter_that_programs_may_not_read_is_refused(monkeypatch, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("only root's programs become another user")
+    isolate.isolation.cache_clear()
+    monkeypatch.setattr(isolate.shutil, "which", lambda name: None)
+    (tmp_path / "python").symlink_to("/bin/false")
+    monkeypatch.setattr(isolate, "_python", lambda: str(tmp_path / "python"))
+    try:
+        with pytest.raises(ConfigError, match=r"for this user with .*python; install bubblewrap"):
+            isolate.isolation()
+    finally:
+        isolate.isolation.cache_clear()
+
+
+@pytest.mark.parametrize("way", ["namespaces", "user"])
+def test_without_bubblewrap_a_run_says_what_it_is_kept_from(way, monkeypatch):
+    as_without_bubblewrap(way, monkeypatch)
     run = run_python("import os\nprint(os.getuid() > 1 << 29, os.listdir())", limits=LIMITS)
     assert (run.status, run.stdout) == ("ok", "True []\n")
     assert (run.isolation, run.network) == (way, "none" if way == "namespaces" else "shared")

@@ -70,6 +70,11 @@ def workflow(*stages: dict[str, Any], answer: list[str] | None = None) -> Workfl
         ([{"id": "a", "tool": "rm", "user": "x"}], "tool"),
         ([stage("a", top_p=0)], "top_p"),
         ([stage("a", temperature=-1)], "temperature"),
+        ([stage("a", temperature=float("inf"))], "temperature"),
+        ([stage("a", max_tokens=2**31)], "max_tokens"),
+        ([stage("a", fan_out=10**9)], "less than or equal to 1000"),
+        ([stage("a"), stage("b", ["a"], fan_out={"items_of": "a", "max": 10**9})], "max"),
+        ([stage(f"s{n}") for n in range(101)], "stages"),
         ([], "stages"),
     ],
 )

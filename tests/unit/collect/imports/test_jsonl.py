@@ -93,6 +93,8 @@ def test_compressed_files_and_several_of_them(lines: Run, imported: Run, tmp_pat
 BAD: list[tuple[Any, str]] = [
     (b'{"model": "m", "stages": [', "not JSON"),
     (b"\xff\xfe{}", "not UTF-8"),
+    (b'{"a": 1' + b"0" * 5000 + b"}", "a number has too many digits"),
+    (program(stage(output_tokens=2**62)), "output_tokens"),
     (b"[1, 2]", "not in the expected form (not an object)"),
     (b"null", "it holds nothing"),
     (program(model=""), "model: string should have at least 1 character"),
