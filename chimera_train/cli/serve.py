@@ -82,4 +82,5 @@ def _serve(
             listener,
             settings.drain_timeout_s,
             lambda: output.info(f"{manifest.name} {manifest.version} on {url} with {names}"),
+            gateway.drain,
         )

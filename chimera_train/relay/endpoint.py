@@ -84,10 +84,11 @@ def error_response(error: ApiError) -> Response:
 
 async def no_such_endpoint(request: Request, error: Exception) -> Response:
     """The answer to a path or method that is not served."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    return error_response(
-        ApiError(status, f"This server does not answer {request.method} {request.url.path}.")
-    )
+    status, headers = 500, None
+    if isinstance(error, HTTPException):
+        status, headers = error.status_code, error.headers  # 405 comes with what is allowed
+    message = f"This server does not answer {request.method} {request.url.path}."
+    return error_response(ApiError(status, message, headers=headers))
 
 
 async def read_body(receive: Callable[[], Awaitable[Any]], limit_bytes: int) -> bytes:

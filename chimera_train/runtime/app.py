@@ -33,7 +33,9 @@ def create_app(gateway: Gateway) -> Starlette:
             Route("/v1/models", views.models),
             Route("/v1/programs/{program_id:path}/end", views.end_program, methods=["POST"]),
             Route("/v1/programs/{program_id:path}", views.program),
+            Route("/v1/programs/{program_id:path}", views.end_program, methods=["DELETE"]),
             Route("/health", views.health),
+            Route("/ready", views.ready),
             Route("/metrics", views.metrics),
         ],
         lifespan=lifespan,
@@ -59,23 +61,22 @@ class _Views:
         self._started_s = int(time.time())
 
     async def models(self, _: Request) -> Response:
-        model = {
-            "id": self._gateway.model,
-            "object": "model",
-            "created": self._started_s,
-            "owned_by": "chimera-train",
-        }
-        return JSONResponse({"object": "list", "data": [model]})
+        gateway = self._gateway
+        names = dict.fromkeys([gateway.model, *gateway.engine_models])
+        head = {"object": "model", "created": self._started_s, "owned_by": "chimera-train"}
+        return JSONResponse({"object": "list", "data": [{"id": name, **head} for name in names]})
 
     async def health(self, _: Request) -> Response:
-        dispatcher = self._gateway.dispatcher
-        engines = {
-            name: "up" if dispatcher.is_up(index) else "down"
-            for index, name in enumerate(self._gateway.engine_names)
-        }
+        engines = self._engines()
         some_up = "up" in engines.values()
         status = "ok" if some_up else "no engine is up"
         return JSONResponse({"status": status, "engines": engines}, 200 if some_up else 503)
+
+    async def ready(self, _: Request) -> Response:
+        status = "ready" if "up" in self._engines().values() else "no engine is up"
+        if self._gateway.draining:
+            status = "draining"
+        return JSONResponse({"status": status}, 200 if status == "ready" else 503)
 
     async def metrics(self, _: Request) -> Response:
         text = generate_latest(self._gateway.metrics.registry)
@@ -106,6 +107,11 @@ class _Views:
             return _no_such_program(program_id)
         programs.end(program)
         return JSONResponse({"program_id": program_id, "in_flight": program.in_flight})
+
+    def _engines(self) -> dict[str, str]:
+        is_up = self._gateway.dispatcher.is_up
+        names = enumerate(self._gateway.engine_names)
+        return {name: "up" if is_up(index) else "down" for index, name in names}
 
 
 def _no_such_program(program_id: str) -> Response:

@@ -28,6 +28,7 @@ from chimera_train.history import History
 from chimera_train.relay.answer import pass_on
 from chimera_train.relay.api import ApiError, Call, no_such_model, upstream_body
 from chimera_train.relay.events import StreamObserver
+from chimera_train.relay.names import engines_called
 from chimera_train.relay.reply import Reply
 from chimera_train.relay.upstream import Headers, Upstream, open_upstream
 from chimera_train.runtime.decisions import DecisionLog
@@ -52,13 +53,17 @@ class Gateway:
     """Answers generating requests with the engines of a pool.
 
     Args:
-        model: the one model name that clients ask for.
+        model: the name of the virtual model, which leaves the choice of an engine to the gateway;
+            the name of an engine or of its model pins a request to it.
         endpoints: in the order of the scheduler's engines.
         scheduler: decides; the gateway is its only caller.
         predictors: what it decides by.
         settings: limits and timings.
         decisions: where decisions are logged, if anywhere.
         clock: the present in ms; only differences count.
+
+    Attributes:
+        draining: see ``drain``.
     """
 
     def __init__(
@@ -87,6 +92,7 @@ class Gateway:
         self._predict = Batcher(partial(predict_batch, predictors), settings.max_batch)
         self._request_ids = itertools.count()
         self._in_flight = 0
+        self.draining = False
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -109,6 +115,10 @@ class Gateway:
             await self._engines.close()
             self._predict.close()
 
+    def drain(self) -> None:
+        """Answer new requests 503, and those that run to the end."""
+        self.draining = True
+
     async def serve(self, call: Call, headers: Headers, reply: Reply, arrived_ms: float) -> None:
         """Answer one request.
 
@@ -121,12 +131,13 @@ class Gateway:
         Raises:
             ApiError: it could not be answered, or not to the end.
         """
-        if call.model not in (None, self.model):
-            raise no_such_model(call.model, f"this gateway serves '{self.model}'")
+        pinned_to = self._pinned_to(call.model)
+        if self.draining:
+            raise _unavailable(503, "The gateway is stopping: ask another one.", "draining", 1)
         self._refuse_if_full()
         program_id = call.program_id or f"request-{uuid.uuid4().hex}"
         program = self.programs.enter(program_id, call.workflow, self.clock())
-        trip = Trip(call, program, datetime.now(UTC), arrived_ms)
+        trip = Trip(call, program, pinned_to, datetime.now(UTC), arrived_ms)
         self._in_flight += 1
         try:
             await self._answer(trip, headers, reply)
@@ -154,6 +165,7 @@ class Gateway:
                 remaining_tokens=np.zeros(len(self._everything)) if tokens is None else tokens,
                 confidence=prediction.confidence,
                 overrun_tokens=prediction.overrun_tokens,
+                pinned_to=trip.pinned_to,
             )
             try:
                 async with self.dispatcher.slot(request) as slot:
@@ -163,16 +175,21 @@ class Gateway:
                     await self._forward(trip, slot, headers, reply)
                 return
             except EngineError as error:
-                if not any(map(self.dispatcher.is_up, self._everything)):
-                    raise self._unavailable(503, error) from error
+                if not any(map(self.dispatcher.is_up, trip.pinned_to or self._everything)):
+                    raise self._lost(503, error) from error
                 if reply.status is not None or trip.fallbacks == self.settings.redispatches:
-                    raise self._unavailable(502, error) from error
+                    raise self._lost(502, error) from error
                 trip.fallbacks += 1
 
     async def _predict_for(self, trip: Trip) -> Prediction:
-        call, program = trip.call, trip.program
+        call, program, pinned_to = trip.call, trip.program, trip.pinned_to
+        may_take = self._everything if pinned_to is None else pinned_to
+        # Engines that serve one model are equally likely to be right.
+        routed = self.dispatcher.needs_confidence and pinned_to is None
         while True:
             engine = self.dispatcher.engine_of(program.program_id)
+            if engine not in may_take:
+                engine = None
             prediction = await self._predict(
                 Query(
                     workflow=call.workflow or program.workflow,
@@ -181,9 +198,9 @@ class Gateway:
                     user_text=call.user_text,
                     token_ids=call.token_ids,
                     history=program.history,
-                    engines=self._everything if engine is None else [engine],
+                    engines=may_take if engine is None else [engine],
                     with_lengths=self.dispatcher.needs_lengths,
-                    with_confidence=self.dispatcher.needs_confidence and program.confidence is None,
+                    with_confidence=routed and program.confidence is None,
                 )
             )
             # The router judges a program by its first request.
@@ -226,6 +243,14 @@ class Gateway:
         slot.completed = answer.error is None
         await answer.finish(reply)
 
+    def _pinned_to(self, model: str | None) -> Sequence[int] | None:
+        if model in (None, self.model):
+            return None
+        if found := engines_called(model, self.engine_names, self.engine_models):
+            return found
+        models = ", ".join(dict.fromkeys(self.engine_models))
+        raise no_such_model(model, f"'{self.model}' chooses among {models}")
+
     def _refuse_if_full(self) -> None:
         waiting = self._in_flight - sum(map(self.dispatcher.outstanding, self._everything))
         if waiting < self.settings.max_waiting:
@@ -242,15 +267,9 @@ class Gateway:
             headers={"retry-after": str(wait_s)},
         )
 
-    def _unavailable(self, status: int, error: EngineError) -> ApiError:
+    def _lost(self, status: int, error: EngineError) -> ApiError:
         wait_s = math.ceil(self.settings.probe_interval_s)
-        return ApiError(
-            status,
-            str(error),
-            kind="server_error",
-            code="engine_unavailable",
-            headers={"retry-after": str(wait_s)},
-        )
+        return _unavailable(status, str(error), "engine_unavailable", wait_s)
 
     def _note(self, trip: Trip, now_ms: float) -> None:
         metrics = self.metrics
@@ -269,3 +288,8 @@ class Gateway:
         while True:
             await asyncio.sleep(_SWEEP_S)
             self.programs.expire(self.clock())
+
+
+def _unavailable(status: int, message: str, code: str, wait_s: int) -> ApiError:
+    headers = {"retry-after": str(wait_s)}
+    return ApiError(status, message, kind="server_error", code=code, headers=headers)

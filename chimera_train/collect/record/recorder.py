@@ -27,6 +27,7 @@ from chimera_train.errors import ChimeraError, EngineError
 from chimera_train.predict.tokens import TokenCounter
 from chimera_train.relay.answer import Answer, pass_on
 from chimera_train.relay.api import ApiError, Call, no_such_model, upstream_body
+from chimera_train.relay.names import engines_called
 from chimera_train.relay.reply import Reply
 from chimera_train.relay.upstream import Headers, open_clients, open_upstream
 
@@ -168,12 +169,10 @@ class Recorder:
         """The engines that a request names by their own name or their model's."""
         if model is None:
             raise ApiError(400, "You must provide a 'model' parameter.", param="model")
-        for kind in ("name", "model"):
-            found = [i for i, e in enumerate(self.engines) if getattr(e, kind) == model]
-            if found:
-                return found
-        known = ", ".join(dict.fromkeys(engine.model for engine in self.engines))
-        raise no_such_model(model, f"this pool serves {known}")
+        models = [engine.model for engine in self.engines]
+        if found := engines_called(model, [engine.name for engine in self.engines], models):
+            return found
+        raise no_such_model(model, f"this pool serves {', '.join(dict.fromkeys(models))}")
 
     def _choose(self, program: Program, serving: Sequence[int]) -> RecordedEngine:
         """The engine that has the program's context, or the least busy one."""

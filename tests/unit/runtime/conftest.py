@@ -116,6 +116,7 @@ async def rig(
     confidence: Sequence[float] = (0.9, 0.1),
     priority: bool = True,
     dead: Sequence[int] = (),
+    models: Sequence[str] = MODELS,
     **settings: Any,
 ) -> AsyncIterator[Rig]:
     """Two stub engines behind a gateway; with the defaults every new program goes to the first.
@@ -133,7 +134,7 @@ async def rig(
                 engine.base_url = await stack.enter_async_context(serving(engine.app())) + "/v1"
         profiles = [
             EngineProfile(e.name, model, 10.0, window)
-            for e, model in zip(engines, MODELS, strict=True)
+            for e, model in zip(engines, models, strict=True)
         ]
         policy = policy or Chimera(tau=float("inf"), delta_s=0.0)
         scheduler = Scheduler(profiles, policy)
@@ -142,7 +143,7 @@ async def rig(
             "demo",
             [Endpoint(e.name, e.base_url, f"{e.name}-served", priority) for e in engines],
             scheduler,
-            Predictors(MODELS, router, length, dict.fromkeys(MODELS, WordCounter())),
+            Predictors(models, router, length, dict.fromkeys(MODELS, WordCounter())),
             GatewaySettings(**{"probe_interval_s": 0.05, **settings}),
             log,
             _clock,
