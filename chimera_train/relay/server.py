@@ -1,6 +1,7 @@
 """Running an application under uvicorn: bind early, say when ready, drain on a signal."""
 
 import asyncio
+import ipaddress
 import math
 import socket
 import time
@@ -11,10 +12,11 @@ from starlette.types import ASGIApp
 
 from chimera_train.errors import ChimeraError, ConfigError
 
-__all__ = ["bind", "run"]
+__all__ = ["bind", "is_loopback", "run"]
 
 
 _DRAIN_POLL_S = 0.05
+_HEAD_LIMIT_BYTES = 2**20
 
 
 class _Server(uvicorn.Server):
@@ -44,6 +46,14 @@ class _Server(uvicorn.Server):
                 await asyncio.sleep(_DRAIN_POLL_S)
         self.config.timeout_graceful_shutdown = max(0, math.ceil(end_s - time.monotonic()))
         await super().shutdown(sockets)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -92,6 +102,9 @@ def run(
         log_level="warning",
         access_log=False,
         server_header=False,
+        # Larger heads are answered by h11, where it parses, and not in OpenAI's form; applications
+        # have lower limits of their own.
+        h11_max_incomplete_event_size=_HEAD_LIMIT_BYTES,
     )
     server = _Server(config, drain_timeout_s, on_ready, on_stop)
     try:

@@ -1,25 +1,30 @@
 """The gateway as an ASGI application: its routes and what they show."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from chimera_train.relay.api import KINDS, ApiError, CallKind
 from chimera_train.relay.endpoint import CallEndpoint, error_response, no_such_endpoint
+from chimera_train.runtime.access import ApiKeys, Guard
 from chimera_train.runtime.gateway import Gateway
 
 __all__ = ["create_app"]
 
 
-def create_app(gateway: Gateway) -> Starlette:
-    """The application that serves ``gateway``; its lifespan is the gateway's."""
+def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
+    """The application that serves ``gateway`` to who has one of ``keys``.
+
+    Its lifespan is the gateway's.
+    """
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -39,6 +44,9 @@ def create_app(gateway: Gateway) -> Starlette:
             Route("/metrics", views.metrics),
         ],
         lifespan=lifespan,
+        middleware=[
+            Middleware(Guard, keys, gateway.settings.header_limit_bytes, _counter(gateway))
+        ],
         exception_handlers={HTTPException: no_such_endpoint},
     )
 
@@ -49,8 +57,12 @@ def _endpoint(gateway: Gateway, kind: CallKind) -> CallEndpoint:
         gateway.serve,
         gateway.clock,
         gateway.settings.body_limit_bytes,
-        lambda status: gateway.metrics.requests.labels(status or "none").inc(),
+        _counter(gateway),
     )
+
+
+def _counter(gateway: Gateway) -> Callable[[int | None], None]:
+    return lambda status: gateway.metrics.requests.labels(status or "none").inc()
 
 
 class _Views:

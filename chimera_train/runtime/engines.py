@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx2
 
@@ -25,12 +25,14 @@ class Endpoint:
         base_url: ends in ``/v1``.
         served_model: the model name that the engine answers to.
         takes_priority: the engine schedules by priority; others refuse requests that carry one.
+        api_key: sent to it; None if it asks for none.
     """
 
     name: str
     base_url: str
     served_model: str
     takes_priority: bool
+    api_key: str | None = field(default=None, repr=False)
 
 
 class Engines:
@@ -44,7 +46,7 @@ class Engines:
     def __init__(self, endpoints: Sequence[Endpoint], settings: GatewaySettings) -> None:
         self.endpoints = list(endpoints)
         self.clients = open_clients(
-            [endpoint.base_url for endpoint in endpoints],
+            [(endpoint.base_url, endpoint.api_key) for endpoint in endpoints],
             connect_timeout_s=settings.connect_timeout_s,
             read_timeout_s=settings.read_timeout_s,
         )

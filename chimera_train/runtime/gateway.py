@@ -30,7 +30,7 @@ from chimera_train.relay.api import ApiError, Call, no_such_model, upstream_body
 from chimera_train.relay.events import StreamObserver
 from chimera_train.relay.names import engines_called
 from chimera_train.relay.reply import Reply
-from chimera_train.relay.upstream import Headers, Upstream, open_upstream
+from chimera_train.relay.upstream import Headers, Upstream, open_upstream, without_credentials
 from chimera_train.runtime.decisions import DecisionLog
 from chimera_train.runtime.dispatcher import Dispatcher, Slot
 from chimera_train.runtime.engines import Endpoint, Engines
@@ -124,7 +124,7 @@ class Gateway:
 
         Args:
             call: the request.
-            headers: its end-to-end headers, which the engine gets as well.
+            headers: its end-to-end headers; the engine gets them without the client's credentials.
             reply: takes the response.
             arrived_ms: when the request had been received.
 
@@ -140,7 +140,7 @@ class Gateway:
         trip = Trip(call, program, pinned_to, datetime.now(UTC), arrived_ms)
         self._in_flight += 1
         try:
-            await self._answer(trip, headers, reply)
+            await self._answer(trip, without_credentials(headers), reply)
         except asyncio.CancelledError:
             trip.error = "cancelled: the client went away, or the gateway stopped"
             raise

@@ -13,6 +13,7 @@ class GatewaySettings(Settings):
     Attributes:
         max_waiting: requests that may wait for a prediction or a slot; more are answered 429.
         body_limit_bytes: larger request bodies are answered 413.
+        header_limit_bytes: larger request lines and headers, together, are answered 431.
         max_programs: programs remembered at once; the longest idle one is forgotten for a new one.
         program_ttl_s: a program without a request for so long is taken to have ended.
         redispatches: how often a request whose engine went away is given to another one.
@@ -27,6 +28,7 @@ class GatewaySettings(Settings):
 
     max_waiting: int = Field(default=1024, gt=0)
     body_limit_bytes: int = Field(default=16 * 2**20, gt=0)
+    header_limit_bytes: int = Field(default=32 * 2**10, gt=0)
     max_programs: int = Field(default=100_000, gt=0)
     program_ttl_s: float = Field(default=900.0, gt=0)
     redispatches: int = Field(default=2, ge=0)

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from chimera_train.errors import ChimeraError, ConfigError
-from chimera_train.relay.server import bind, run
+from chimera_train.relay.server import bind, is_loopback, run
 
 
 def test_a_taken_port_is_found_out_at_once() -> None:
@@ -42,6 +42,11 @@ async def test_small_pieces_are_not_held_back() -> None:
 def test_an_address_that_is_not_this_machines() -> None:
     with pytest.raises(ConfigError, match=r"192\.0\.2\.1"):
         bind("192.0.2.1", 0)
+
+
+def test_loopback() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.1.2.3", "::1", "localhost")))
+    assert not any(map(is_loopback, ("::", "192.0.2.1", "gateway.example")))
 
 
 def test_an_application_that_does_not_start() -> None:

@@ -13,6 +13,7 @@ from streaming_stub import StubEngine, serving
 
 from chimera_train.predict.features import StageRequest
 from chimera_train.relay.server import bind
+from chimera_train.runtime.access import ApiKeys
 from chimera_train.runtime.app import create_app
 from chimera_train.runtime.engines import Endpoint
 from chimera_train.runtime.gateway import Gateway
@@ -117,6 +118,8 @@ async def rig(
     priority: bool = True,
     dead: Sequence[int] = (),
     models: Sequence[str] = MODELS,
+    keys: Sequence[str] = (),
+    engine_key: str | None = None,
     **settings: Any,
 ) -> AsyncIterator[Rig]:
     """Two stub engines behind a gateway; with the defaults every new program goes to the first.
@@ -141,14 +144,17 @@ async def rig(
         router, length, log = StubRouter(confidence), StubLength(), ListLog()
         gateway = Gateway(
             "demo",
-            [Endpoint(e.name, e.base_url, f"{e.name}-served", priority) for e in engines],
+            [
+                Endpoint(e.name, e.base_url, f"{e.name}-served", priority, engine_key)
+                for e in engines
+            ],
             scheduler,
             Predictors(models, router, length, dict.fromkeys(MODELS, WordCounter())),
             GatewaySettings(**{"probe_interval_s": 0.05, **settings}),
             log,
             _clock,
         )
-        url = await stack.enter_async_context(serving(create_app(gateway)))
+        url = await stack.enter_async_context(serving(create_app(gateway, ApiKeys(keys))))
         router.texts.clear()
         length.asked.clear()
         client = await stack.enter_async_context(
