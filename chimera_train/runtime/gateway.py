@@ -14,7 +14,6 @@ import asyncio
 import itertools
 import json
 import logging
-import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -37,6 +36,7 @@ from chimera_train.runtime.engines import Endpoint, Engines
 from chimera_train.runtime.metrics import GatewayMetrics
 from chimera_train.runtime.predictions import Batcher, Prediction, Predictors, Query, predict_batch
 from chimera_train.runtime.programs import ProgramTable
+from chimera_train.runtime.refusals import draining, engine_unavailable, queue_full
 from chimera_train.runtime.settings import GatewaySettings
 from chimera_train.runtime.trip import Trip
 from chimera_train.scheduling.model import Request
@@ -85,8 +85,10 @@ class Gateway:
         self.programs = ProgramTable(
             settings.max_programs, settings.program_ttl_s * 1000, self.dispatcher.end_program
         )
-        self.metrics = GatewayMetrics(self.dispatcher, self.programs, self.engine_names)
-        self._engines = Engines(endpoints, settings)
+        self._engines = Engines(endpoints, settings, self.dispatcher, clock)
+        self.metrics = GatewayMetrics(
+            self.dispatcher, self.programs, self.engine_names, self._engines.breaker_state
+        )
         self._everything = range(len(endpoints))
         self._decisions = decisions
         self._predict = Batcher(partial(predict_batch, predictors), settings.max_batch)
@@ -101,9 +103,9 @@ class Gateway:
         await self._predict(
             Query("", "", "", "warm up", 0, History(), self._everything, True, True)
         )
-        await self._engines.probe(self._everything, self.dispatcher)
+        await self._engines.find_out()
         background = [
-            asyncio.create_task(self._engines.keep_probing(self.dispatcher)),
+            *(asyncio.create_task(self._engines.keep_probing(e)) for e in self._everything),
             asyncio.create_task(self._forget_old_programs()),
         ]
         try:
@@ -133,7 +135,7 @@ class Gateway:
         """
         pinned_to = self._pinned_to(call.model)
         if self.draining:
-            raise _unavailable(503, "The gateway is stopping: ask another one.", "draining", 1)
+            raise draining()
         self._refuse_if_full()
         program_id = call.program_id or f"request-{uuid.uuid4().hex}"
         program = self.programs.enter(program_id, call.workflow, self.clock())
@@ -175,10 +177,12 @@ class Gateway:
                     await self._forward(trip, slot, headers, reply)
                 return
             except EngineError as error:
-                if not any(map(self.dispatcher.is_up, trip.pinned_to or self._everything)):
-                    raise self._lost(503, error) from error
+                may_take = trip.pinned_to or self._everything
+                if not any(map(self.dispatcher.is_up, may_take)):
+                    wait_s = self._engines.wait_s(may_take)
+                    raise engine_unavailable(503, str(error), wait_s) from error
                 if reply.status is not None or trip.fallbacks == self.settings.redispatches:
-                    raise self._lost(502, error) from error
+                    raise engine_unavailable(502, str(error), wait_s=1) from error
                 trip.fallbacks += 1
 
     async def _predict_for(self, trip: Trip) -> Prediction:
@@ -227,20 +231,29 @@ class Gateway:
         except EngineError as error:
             _log.warning("%s", error)
             self.metrics.engine_failures.labels(endpoint.name).inc()
-            self.dispatcher.engine_down(engine)
+            self._engines.lost(engine)
             raise
 
     async def _relay(self, trip: Trip, slot: Slot, upstream: Upstream, reply: Reply) -> None:
-        answer = await pass_on(
-            trip.call,
-            upstream,
-            reply,
-            trip.observer,
-            self.clock,
-            on_tokens=partial(self.dispatcher.on_tokens, slot),
-        )
+        engine, observer = slot.decision.engine, trip.observer
+        try:
+            answer = await pass_on(
+                trip.call,
+                upstream,
+                reply,
+                observer,
+                self.clock,
+                on_tokens=partial(self.dispatcher.on_tokens, slot),
+            )
+        except ApiError:  # it ended its stream early
+            self._engines.failed(engine)
+            raise
         trip.error = answer.error
         slot.completed = answer.error is None
+        if slot.completed:
+            self._engines.answered(engine)
+        elif upstream.status >= 500 or observer.error_status >= 500:
+            self._engines.failed(engine)
         await answer.finish(reply)
 
     def _pinned_to(self, model: str | None) -> Sequence[int] | None:
@@ -255,21 +268,8 @@ class Gateway:
         waiting = self._in_flight - sum(map(self.dispatcher.outstanding, self._everything))
         if waiting < self.settings.max_waiting:
             return
-        # By then the least loaded engine is through with what it has.
         up = filter(self.dispatcher.is_up, self._everything)
-        least_ms = min(map(self.dispatcher.engine_load_ms, up), default=0.0)
-        wait_s = min(60, max(1, math.ceil(least_ms / 1000)))
-        raise ApiError(
-            429,
-            f"{waiting} requests are waiting already; try again later.",
-            kind="rate_limit_error",
-            code="queue_full",
-            headers={"retry-after": str(wait_s)},
-        )
-
-    def _lost(self, status: int, error: EngineError) -> ApiError:
-        wait_s = math.ceil(self.settings.probe_interval_s)
-        return _unavailable(status, str(error), "engine_unavailable", wait_s)
+        raise queue_full(waiting, min(map(self.dispatcher.engine_load_ms, up), default=0.0))
 
     def _note(self, trip: Trip, now_ms: float) -> None:
         metrics = self.metrics
@@ -288,8 +288,3 @@ class Gateway:
         while True:
             await asyncio.sleep(_SWEEP_S)
             self.programs.expire(self.clock())
-
-
-def _unavailable(status: int, message: str, code: str, wait_s: int) -> ApiError:
-    headers = {"retry-after": str(wait_s)}
-    return ApiError(status, message, kind="server_error", code=code, headers=headers)

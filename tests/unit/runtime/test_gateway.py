@@ -248,8 +248,8 @@ async def test_a_stream_that_has_begun_ends_in_an_error_and_the_engine_is_probed
         assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == "engine_unavailable"
         assert done == b"data: [DONE]"
         assert len(r.engines[1].bodies) == 0, "what the client has seen is not generated again"
-        await until(lambda: r.gateway.dispatcher.is_up(0))
         r.engines[0].cut_after = None
+        await until(lambda: r.gateway.dispatcher.is_up(0))
         assert (await r.chat()).json()["choices"][0]["message"]["content"] == "Hello wörld ✓"
         await r.idle()
 
@@ -258,8 +258,8 @@ async def test_only_a_complete_response_is_history(rig) -> None:
     async with rig() as r:
         r.engines[0].cut_after = 2
         await r.chat(stream=True, headers=PROGRAM)
-        await until(lambda: r.gateway.dispatcher.is_up(0))
         r.engines[0].cut_after = None
+        await until(lambda: r.gateway.dispatcher.is_up(0))
         await r.chat(headers=PROGRAM)
         await r.chat(headers=PROGRAM)
         histories = [stage.history for _, stage in r.length.asked]
