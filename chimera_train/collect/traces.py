@@ -120,8 +120,9 @@ def collect_traces(
         tokens_per_s: float | None = None
         try:
             if missing:
-                keeper = _Keeper(out, journal, task, workflow, settings, models, privacy)
                 with running_pool(pool, log_dir=out / "logs", output=output, only=engines) as ready:
+                    # Not before: the engines download the tokenizers of models of the hub.
+                    keeper = _Keeper(out, journal, task, workflow, settings, models, privacy)
                     write_table(out, "questions", rows)
                     journal.begin_run(provenance.describe_run(ready))
                     tokens_per_s = _run(keeper, ready, jobs, missing, tools, output)
