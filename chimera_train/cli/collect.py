@@ -55,7 +55,11 @@ def traces(
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option("--samples", show_default="1", help="Programs for each question and model."),
+        typer.Option(
+            "--samples",
+            show_default="1",
+            help="Programs for each question and model; several need --temperature.",
+        ),
     ] = None,
     engine: Annotated[
         list[str] | None,
@@ -77,7 +81,7 @@ def traces(
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option("--max-tokens", help="Bounds the output of every stage, not the workflow."),
+        typer.Option("--max-tokens", help="Of every stage, in place of the workflow's."),
     ] = None,
     seed: Annotated[
         int | None,
@@ -147,10 +151,12 @@ def traces(
                 privacy=privacy,
             )
         )
-        result["replacements"] = privacy.replacements
+        values = {**result, "replacements": privacy.replacements}
         if run is not None:
-            run.metrics(result)
+            run.metrics(values)
             run.artifact(out / PROVENANCE)
+    if redact:
+        output.info(f"replaced by --redact: {privacy.replacements}")
     output.result(
-        {**result, "out": str(out)}, table(list(result), [list(result.values())]), f"wrote {out}"
+        {**values, "out": str(out)}, table(list(result), [list(result.values())]), f"wrote {out}"
     )

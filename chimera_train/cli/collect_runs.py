@@ -18,7 +18,7 @@ Directories = Annotated[
 def status(directories: Directories, as_json: JsonOption = False) -> None:
     """Show how far collections are, also while they run, and why programs failed."""
     from dataclasses import asdict
-    from datetime import UTC, datetime
+    from datetime import UTC, datetime, timedelta
 
     from chimera_train.collect.status import collection_status
 
@@ -29,17 +29,18 @@ def status(directories: Directories, as_json: JsonOption = False) -> None:
         name: sum(getattr(model, name) for model in models)
         for name in ("wanted", "completed", "failed", "missing")
     }
-    columns = ("wanted", "completed", "failed", "missing", "per_minute", "eta_s")
+    columns = ("wanted", "completed", "failed", "missing", "mean_score", "per_minute")
     Output(as_json=as_json).result(
         {**totals, "directories": [asdict(one) for one in found]},
         table(
-            ("directory", "state", "model", *columns),
+            ("directory", "state", "model", *columns, "time left"),
             [
                 [
                     one.directory + (f" ({one.shard})" if one.shard else ""),
                     "running" if one.running else "stopped",
                     name,
                     *(getattr(model, column) for column in columns),
+                    None if model.eta_s is None else str(timedelta(seconds=round(model.eta_s))),
                 ]
                 for one in found
                 for name, model in one.models.items()
@@ -65,15 +66,17 @@ def merge(
     result = merge_collections(directories, out)
     if result.missing_shards:
         missing = ", ".join(map(str, result.missing_shards))
-        output.warn(f"shards {missing} are missing: {out} is partial")
+        are = "shard {} is" if len(result.missing_shards) == 1 else "shards {} are"
+        output.warn(f"{are.format(missing)} missing: {out} is partial")
     if result.missing or result.failed:
         output.warn(
             f"{result.missing} programs of the merged parts are missing and {result.failed} failed:"
             " 'collect traces' with the same settings and this --out runs them"
         )
     values = asdict(result)
+    shown = {name: value for name, value in values.items() if name != "missing_shards"}
     output.result(
         {**values, "missing_shards": list(result.missing_shards), "out": str(out)},
-        table(list(values), [list(values.values())]),
+        table(list(shown), [list(shown.values())]),
         f"wrote {out}",
     )

@@ -1,5 +1,6 @@
 """``chimera-train collect import``: programs out of what others logged."""
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -42,16 +43,27 @@ def import_programs(
     """Turn existing logs into traces; what has no place in them is reported."""
     from chimera_train.collect import provenance
     from chimera_train.collect.imports import write
+    from chimera_train.collect.imports.report import Report
     from chimera_train.collect.imports.sources import get_source
+    from chimera_train.collect.imports.write import Found
     from chimera_train.collect.privacy import open_privacy
 
     output = Output(as_json=as_json, quiet=quiet)
     read = get_source(source)
     provenance.require_new(out)
     privacy = open_privacy(out, no_text=no_text, redact=redact or (), hash_key_file=hash_key_file)
-    counts, report = write.import_programs(
-        read, source, files, out, privacy, skip_invalid=skip_invalid
-    )
+    with output.progress() as progress:
+        line = progress.add_task("programs", total=None, note="")
+
+        def counted(files: Sequence[str], report: Report) -> Iterator[Found]:
+            for number, found in enumerate(read(files, report), start=1):
+                if number % 1000 == 0:
+                    progress.update(line, completed=number)
+                yield found
+
+        counts, report = write.import_programs(
+            counted, source, files, out, privacy, skip_invalid=skip_invalid
+        )
     for sentence in report.left_out.sentences():
         output.info(f"left out {sentence}")
     for sentence in report.invalid.sentences():

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from chimera_train.cli.common import JsonOption
+from chimera_train.cli.common import JsonOption, QuietOption
 from chimera_train.output import Output, table
 
 __all__ = ["register"]
@@ -65,6 +65,7 @@ def grade(
         bool,
         typer.Option("--allow-code-execution", help="Run answers that are programs, in sandboxes."),
     ] = False,
+    quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Grade a file of answers, such as another tool's."""
@@ -73,7 +74,7 @@ def grade(
     from chimera_train.tasks.grading import as_json_lines, grade_file
     from chimera_train.tasks.isolate import isolation
 
-    output = Output(as_json=as_json)
+    output = Output(as_json=as_json, quiet=quiet)
     if out is not None:
         require_creatable(out)
     with open_task(task, data=data, allow_code_execution=allow_code_execution) as opened:
@@ -85,6 +86,7 @@ def grade(
     output.result(
         {**summary, "isolation": apart, "out": None if out is None else str(out)},
         table(["answers", "mean score"], [[summary["answers"], summary["mean_score"]]]),
+        "",
         table(["verdict", "answers"], [list(item) for item in summary["reasons"].items()]),
     )
 

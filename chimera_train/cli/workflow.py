@@ -1,6 +1,5 @@
 """``chimera-train workflow``: look at workflows and check files of your own before they run."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,18 +40,14 @@ def show(
     Output(as_json=as_json).result(values, text.rstrip("\n"))
 
 
-def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Workflow file (YAML).")],
-    as_json: JsonOption = False,
-) -> None:
+def check(name: Name, as_json: JsonOption = False) -> None:
     """Check a workflow file: its keys, its DAG and the names in its texts."""
-    from chimera_train.config import load_yaml
-    from chimera_train.workflows.model import Workflow
+    from chimera_train.workflows.model import load_workflow
 
-    workflow = load_yaml(file, Workflow)
+    workflow = load_workflow(name)
     Output(as_json=as_json).result(
         {"ok": True, "name": workflow.name, "stages": len(workflow.stages)},
-        f"{file}: workflow '{workflow.name}' of {len(workflow.stages)} stages is right",
+        f"{name}: workflow '{workflow.name}' of {len(workflow.stages)} stages is right",
     )
 
 

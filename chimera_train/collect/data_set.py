@@ -1,10 +1,11 @@
 """From finished programs to the files of a data set: table rows, the tables, the provenance."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from chimera_train.collect import provenance
@@ -21,8 +22,8 @@ from chimera_train.traces.schemas import SCHEMA_VERSION, SCHEMAS
 from chimera_train.traces.store import write_table
 
 __all__ = [
-    "Brief", "Counts", "brief", "completed_programs", "is_complete", "program_id", "program_row",
-    "question_rows", "read_collection", "stage_rows", "write_data_set",
+    "Brief", "Counts", "brief", "completed_programs", "is_complete", "mean_score", "program_id",
+    "program_row", "question_rows", "read_collection", "stage_rows", "write_data_set",
 ]  # fmt: skip
 
 
@@ -31,16 +32,24 @@ class Brief(NamedTuple):
 
     error: str | None
     n_stages: int
+    score: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Rows of the tables; ``failed`` programs have an error, ``first_error`` is the first one's."""
+    """Rows of the tables, and what became of programs.
+
+    Attributes:
+        programs, stages: rows.
+        failed: programs with an error; ``first_error`` is the first one's.
+        mean_score: of the graded programs, 0 to 1; None: none is.
+    """
 
     programs: int
     failed: int
     stages: int
     first_error: str | None
+    mean_score: float | None
 
     @classmethod
     def of(cls, entries: Pieces) -> "Counts":
@@ -48,7 +57,15 @@ class Counts:
         briefs: Collection[Brief] = entries.briefs.values()
         errors = [brief.error for brief in briefs if brief.error is not None]
         stages = sum(brief.n_stages for brief in briefs)
-        return cls(len(briefs), len(errors), stages, errors[0] if errors else None)
+        first_error = errors[0] if errors else None
+        score = mean_score(brief.score for brief in briefs)
+        return cls(len(briefs), len(errors), stages, first_error, score)
+
+
+def mean_score(scores: Iterable[float | None]) -> float | None:
+    """The mean of those that are there; None: none is."""
+    graded = [score for score in scores if score is not None]
+    return fmean(graded) if graded else None
 
 
 def program_id(entry: Mapping[str, Any]) -> str:
@@ -58,7 +75,8 @@ def program_id(entry: Mapping[str, Any]) -> str:
 
 def brief(entry: Mapping[str, Any]) -> Brief:
     """The brief of a journal's entry."""
-    return Brief(entry["program"]["error"], len(entry["stages"]))
+    program = entry["program"]
+    return Brief(program["error"], len(entry["stages"]), program["score"])
 
 
 def read_collection(directory: Path, brief: Callable[[Any], Any] = brief) -> Stored:

@@ -92,8 +92,8 @@ class Stored:
                     self.entries.note(start, entry)
             except (LookupError, TypeError) as error:
                 raise DataError(
-                    f"{path}:{number} is not a line of a collection journal: restore the file or"
-                    " collect into another --out."
+                    f"{path}:{number} is not what this command stores: give a directory that it"
+                    " wrote or another --out, or restore the file if it is damaged."
                 ) from error
 
 

@@ -96,6 +96,7 @@ class _Brief(NamedTuple):
 
     error: str | None
     n_stages: int
+    score: float | None
     sample: int
     question_id: str
     model: str

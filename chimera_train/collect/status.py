@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
-from chimera_train.collect.data_set import read_collection
+from chimera_train.collect.data_set import mean_score, read_collection
 from chimera_train.collect.journal import FILE_NAME, Stored
 
 __all__ = ["ModelStatus", "Status", "collection_status"]
@@ -27,6 +27,7 @@ class ModelStatus:
         wanted: all that belong to it.
         completed, failed: those that were run; failed ones are tried again.
         missing: the others.
+        mean_score: of those that were graded, 0 to 1; None: none was.
         per_minute: programs finished in the last half hour of the collection; None: fewer than two.
         eta_s: seconds until none is missing, at that rate; None where nothing runs.
     """
@@ -35,6 +36,7 @@ class ModelStatus:
     completed: int
     failed: int
     missing: int
+    mean_score: float | None
     per_minute: float | None
     eta_s: float | None
 
@@ -61,6 +63,7 @@ class Status:
 class _Seen(NamedTuple):
     model: str
     error: str | None
+    score: float | None
     ended_at: datetime
 
 
@@ -91,7 +94,7 @@ def _seen(entry: Mapping[str, Any]) -> _Seen:
     program = entry["program"]
     latency = timedelta(milliseconds=program["program_latency_ms"])
     started_at = datetime.fromisoformat(program["started_at"]).astimezone(UTC)
-    return _Seen(program["model"], program["error"], started_at + latency)
+    return _Seen(program["model"], program["error"], program["score"], started_at + latency)
 
 
 def _wanted(directory: Path, stored: Stored) -> int:
@@ -113,6 +116,7 @@ def _of_model(programs: list[_Seen], wanted: int, running: bool, now: datetime) 
         completed=len(programs) - failed,
         failed=failed,
         missing=missing,
+        mean_score=mean_score(seen.score for seen in programs),
         per_minute=per_minute,
         eta_s=60 * missing / per_minute if running and per_minute else None,
     )

@@ -56,6 +56,7 @@ class CollectResult:
         programs, stages: rows of its tables.
         failed: programs with an error; the next run tries them again.
         resumed: programs that were complete before this run.
+        mean_score: of the graded programs, 0 to 1; None: none is.
         tokens_per_s: output tokens of this run, by the time its engines were ready; None when
             nothing was missing.
     """
@@ -64,6 +65,7 @@ class CollectResult:
     stages: int
     failed: int
     resumed: int
+    mean_score: float | None
     tokens_per_s: float | None
 
 
@@ -140,7 +142,9 @@ def collect_traces(
 
 
 def _result(counts: Counts, resumed: int, tokens_per_s: float | None) -> CollectResult:
-    return CollectResult(counts.programs, counts.stages, counts.failed, resumed, tokens_per_s)
+    return CollectResult(
+        counts.programs, counts.stages, counts.failed, resumed, counts.mean_score, tokens_per_s
+    )
 
 
 def _tools(workflow: Workflow, task: Task) -> dict[str, Tool]:

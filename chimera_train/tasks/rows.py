@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import logging
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -136,6 +137,8 @@ def _of_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _of_data_set(source: DataSource) -> Iterator[tuple[str, Mapping[str, Any]]]:
     import datasets
 
+    # A hub out of reach is told in one sentence, not also in twelve about each attempt.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     dataset = str(source.dataset)
     try:
         if source.files:
@@ -150,9 +153,13 @@ def _of_data_set(source: DataSource) -> Iterator[tuple[str, Mapping[str, Any]]]:
             )
     except Exception as error:  # the hub and the loaders raise of many kinds
         first = str(error).strip().split("\n")[0] or type(error).__name__
+        advice = (
+            f"name its split in the task file (it is '{source.split}'), or give one of its files"
+            if Path(dataset).is_dir()
+            else "check the network, or give a file that you have (--data)"
+        )
         raise DataError(
-            f"data set {dataset} cannot be loaded ({first.rstrip('.')}): check the network, or give"
-            " a file that you have (--data)."
+            f"data set {dataset} cannot be loaded ({first.rstrip('.')}): {advice}."
         ) from error
     where = f"data set {dataset}, split {source.split}, row"
     yield from ((f"{where} {number}", row) for number, row in enumerate(data))

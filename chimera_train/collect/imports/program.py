@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-__all__ = ["ImportedProgram", "ImportedStage", "text_id", "word_tokens", "wrong_with"]
+__all__ = ["ImportedProgram", "ImportedStage", "asked_id", "text_id", "word_tokens", "wrong_with"]
 
 Name = Annotated[str, Field(min_length=1)]
 Milliseconds = Annotated[FiniteFloat, Field(ge=0)]
@@ -71,7 +71,7 @@ class ImportedProgram(_Row):
 
     Attributes:
         question: text of the question; it or ``question_id`` is there.
-        question_id: without it, a hash of the question's normalised text.
+        question_id: without it, a hash of the question's text but for case and white space.
         correct: the outcome, true, false, or 0 to 1; ``score`` is another name of it.
         stages: in order of their start.
         program_id: without it, model, workflow and question, and how many of the same came before.
@@ -130,12 +130,17 @@ def wrong_with(error: ValidationError) -> str:
     return f"{name}: {message[:1].lower()}{message[1:]}".removeprefix(": ")
 
 
-def text_id(text: str, secret: bytes = b"") -> str:
-    """The same for texts that differ in case, punctuation or white space alone.
+def text_id(text: str) -> str:
+    """The same for texts that differ in case, punctuation or white space alone."""
+    return asked_id(" ".join(re.findall(r"\w+", text.lower())))
+
+
+def asked_id(text: str, secret: bytes = b"") -> str:
+    """The same for texts that differ in case or white space alone: not for ``2+2`` and ``2-2``.
 
     With a ``secret`` nobody who lacks it can find out whether it is of a certain text.
     """
-    normalised = " ".join(re.findall(r"\w+", text.lower()))
+    normalised = " ".join(text.lower().split())
     return hashlib.sha256(secret + normalised.encode()).hexdigest()[:16]
 
 

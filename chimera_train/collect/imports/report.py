@@ -22,7 +22,7 @@ class Reasons(dict[str, _Rows]):
         """Count rows at a place."""
         entry = self.setdefault(reason, _Rows())
         entry.rows += rows
-        if len(entry.first) < _PLACES:
+        if len(entry.first) < _PLACES and place not in entry.first:
             entry.first.append(place)
 
     @property

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from chimera_train import __version__
 from chimera_train.collect import provenance
-from chimera_train.collect.imports.program import ImportedProgram, columns, text_id, wrong_with
+from chimera_train.collect.imports.program import ImportedProgram, asked_id, columns, wrong_with
 from chimera_train.collect.imports.report import Report
 from chimera_train.collect.privacy import Privacy
 from chimera_train.errors import ChimeraError, DataError
@@ -66,7 +66,8 @@ class _Tables:
         """
         question_id = self._question_id(program)
         known = self._questions.get(hash(question_id))
-        asked = None if program.question is None else hash(program.question)
+        is_told = program.question is not None and program.question_id is not None
+        asked = hash(program.question) if is_told else None
         if known is not None and asked is not None and known != asked:
             raise ValueError("its question_id has another question text than before")
         program_id, sample = self._program_id(program, question_id)
@@ -102,7 +103,7 @@ class _Tables:
         if program.question_id is not None:
             return program.question_id
         key = self.privacy.key
-        return f"{program.task}-{text_id(program.question or '', key.secret if key else b'')}"
+        return f"{program.task}-{asked_id(program.question or '', key.secret if key else b'')}"
 
     def _program_id(self, program: ImportedProgram, question_id: str) -> tuple[str, int]:
         name = f"{program.model}/{program.workflow}/{question_id}"
@@ -143,7 +144,7 @@ def import_programs(
                 if tables.is_full:
                     tables.flush(writers)
             tables.flush(writers)
-        _refuse(report, tables.counts["programs"], files, skip_invalid=skip_invalid)
+        _refuse(report, tables.counts["programs"], name, files, skip_invalid=skip_invalid)
         counts = {table: tables.counts[table] for table in _TABLES}
         write_json(
             staging / provenance.FILE_NAME,
@@ -191,12 +192,18 @@ def _add(found: Found, tables: _Tables, report: Report) -> None:
         report.ignored_fields.update(f"stages.{name}" for name in stage.model_extra or ())
 
 
-def _refuse(report: Report, programs: int, files: Sequence[str], *, skip_invalid: bool) -> None:
+def _refuse(
+    report: Report, programs: int, name: str, files: Sequence[str], *, skip_invalid: bool
+) -> None:
     if report.invalid and not skip_invalid:
+        advice = (
+            "Repair them, or leave them out with --skip-invalid."
+            if report.used
+            else f"Are they of another source than --from {name}?"
+        )
         raise DataError(
             f"{report.invalid.rows} of {report.read} rows are invalid, so nothing is written: "
-            f"{'; '.join(report.invalid.sentences())}. Repair them, or leave them out with"
-            " --skip-invalid."
+            f"{'; '.join(report.invalid.sentences())}. {advice}"
         )
     if not programs:
         why = [*report.invalid.sentences(), *report.left_out.sentences()] or ["it is empty"]

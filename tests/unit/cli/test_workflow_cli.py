@@ -40,6 +40,7 @@ def test_check_says_what_a_file_is(tmp_path):
         "name": "mine",
         "stages": 1,
     }
+    assert "'vote' of 2 stages is right" in run("check", "vote").stdout
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ def test_json_is_one_object_with_the_counts(cli: Cli) -> None:
         "resumed": 0,
     }
     assert values["tokens_per_s"] > 0
+    assert 0 <= values["mean_score"] <= 1
     values = json.loads(cli.traces("--limit", "4", "--json").stdout)
     assert (values["programs"], values["resumed"], values["tokens_per_s"]) == (4, 4, None)
 

@@ -31,6 +31,7 @@ def entry(question: int, model: str, *, error: str | None = None, minute: int = 
         "program_latency_ms": 60_000.0,
         "n_stages": 1,
         "total_output_tokens": 3,
+        "score": None if error else question / 4,
         "error": error,
     }
     stage = {
@@ -68,6 +69,7 @@ def test_status_counts_by_model(tmp_path: Path) -> None:
     a, b = found.models["a"], found.models["b"]
     assert (a.wanted, a.completed, a.failed, a.missing) == (4, 1, 1, 2)
     assert (b.wanted, b.completed, b.failed, b.missing) == (4, 2, 0, 2)
+    assert (a.mean_score, b.mean_score) == (0.0, 0.125)
     assert found.errors == {"HTTP 500: no": 1}
     assert a.eta_s is None
 
@@ -100,7 +102,7 @@ def test_what_is_no_collection_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"journal\.jsonl:2 is not JSON: restore the file"):
         collection_status(tmp_path, now=NOW)
     (tmp_path / FILE_NAME).write_bytes(b'{"settings": {}}\n{"program": 3}\n')
-    with pytest.raises(DataError, match=r"journal\.jsonl:2 is not a line of"):
+    with pytest.raises(DataError, match=r"journal\.jsonl:2 is not what this command stores"):
         collection_status(tmp_path, now=NOW)
 
 
@@ -209,4 +211,4 @@ def test_the_commands_print_one_object(tmp_path: Path) -> None:
     result = invoke(app, ["collect", "merge", str(one), "--out", out, "--json"])
     values = json.loads(result.stdout)
     assert (values["programs"], values["missing_shards"]) == (2, [2])
-    assert "shards 2 are missing" in result.stderr
+    assert "shard 2 is missing" in result.stderr

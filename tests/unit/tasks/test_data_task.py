@@ -77,7 +77,7 @@ def test_a_data_set_is_loaded_as_from_the_hub(text_task, tmp_path, monkeypatch):
     assert get_task(path).all_questions == expected
     settings["source"]["split"] = "validation"
     Path(path).write_text(yaml.safe_dump(settings))
-    with pytest.raises(DataError, match=r"data set .* cannot be loaded .*--data"):
+    with pytest.raises(DataError, match=r"data set .* cannot be loaded .*name its split"):
         get_task(path).questions(1, 0)
 
 

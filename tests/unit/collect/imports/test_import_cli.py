@@ -59,6 +59,13 @@ def test_no_text_and_redact(run: Any, lines: Any, tmp_path: Path) -> None:
     assert b"sat" not in stored.replace(b"satisf", b"")
 
 
+def test_files_of_another_source_are_asked_about(run: Any, lines: Any) -> None:
+    message = str(run(lines({"request": {}}, {"request": {}})).exception)
+    assert "2 of 2 rows are invalid, so nothing is written" in message
+    assert message.endswith("Are they of another source than --from jsonl?")
+    assert "--skip-invalid" in str(run(lines(program("a"), {})).exception)
+
+
 @pytest.mark.parametrize(
     ("content", "arguments", "kind"),
     [

@@ -60,7 +60,7 @@ def test_a_program_becomes_rows_of_the_tables(lines: Run, imported: Run, tmp_pat
 
 
 def test_without_an_id_equal_questions_are_one(lines: Run, imported: Run) -> None:
-    texts = ("Two and two?", "two  and two", "Two and three?")
+    texts = ("Two and two?", "two  and two?", "Two and three?")
     got = imported(
         "jsonl", lines(*(program(question_id=None, question=text) for text in texts[1:]))
     )
@@ -171,3 +171,9 @@ def test_a_full_disk_is_one_sentence(
     with pytest.raises(ChimeraError, match=r"cannot be written \(No space left on device\)"):
         imported("jsonl", lines(program()))
     assert not (tmp_path / "out").exists()
+
+
+def test_without_an_id_questions_may_differ_in_a_sign(lines: Run, imported: Run) -> None:
+    texts = ("What is 2+2?", "What is 2-2?", "what is  2+2?")
+    got = imported("jsonl", lines(*(program(question_id=None, question=text) for text in texts)))
+    assert got.questions["text"].tolist() == list(texts[:2])

@@ -148,7 +148,7 @@ def test_a_journal_of_another_collection_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     failed = invoke("collect", "record", "--finish", tmp_path).exception
     assert isinstance(failed, DataError)
-    assert "journal.jsonl:2 is not a line" in str(failed)
+    assert "journal.jsonl:2 is not what this command stores" in str(failed)
 
 
 async def test_recorded_traffic_fits_a_length_predictor_and_a_router(rig, tmp_path: Path) -> None:
