@@ -24,6 +24,7 @@ import numpy as np
 from stub_engine import MODEL, process, serve, serve_engine
 
 from chimera_train.predict.router_text import Reads
+from chimera_train.runtime.access import ApiKeys
 from chimera_train.runtime.app import create_app
 from chimera_train.runtime.engines import Endpoint
 from chimera_train.runtime.gateway import Gateway
@@ -183,7 +184,7 @@ def _serve_gateway(pipe: Connection, engine_url: str, window: int) -> None:
         log,  # type: ignore[arg-type]
         lambda: time.monotonic() * 1000,
     )
-    serve(create_app(gateway), pipe)
+    serve(create_app(gateway, ApiKeys()), pipe)
     status = Path("/proc/self/status").read_text()
     rss_kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))
     pipe.send((log.ms, log.cpu_s(), int(rss_kib) / 1024))

@@ -28,6 +28,14 @@ def _serve(
     decisions: Annotated[
         Path | None, typer.Option("--decisions", help="Directory for the decision log (Parquet).")
     ] = None,
+    api_keys: Annotated[
+        Path | None,
+        typer.Option(
+            "--api-keys",
+            help="File with the keys that clients may use, one a line.",
+            show_default="those in the environment variable CHIMERA_API_KEYS",
+        ),
+    ] = None,
     params: ParamsOption = None,
     log_dir: Annotated[
         Path | None,
@@ -35,7 +43,11 @@ def _serve(
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Start or attach the pool's engines and serve the OpenAI API until interrupted."""
+    """Start or attach the pool's engines and serve the OpenAI API until interrupted.
+
+    A request for the model that is called like the bundle is given to the engine that the policy
+    chooses; one for an engine of the pool, or its model, stays there.
+    """
     from contextlib import ExitStack
 
     from chimera_train.bundle.load import load_bundle
@@ -43,7 +55,8 @@ def _serve(
     from chimera_train.pool.launch import running_pool
     from chimera_train.pool.probe import vllm_version
     from chimera_train.pool.schema import load_pool
-    from chimera_train.relay.server import bind, run
+    from chimera_train.relay.server import bind, is_loopback, run
+    from chimera_train.runtime.access import read_api_keys
     from chimera_train.runtime.app import create_app
     from chimera_train.runtime.build import (
         build_gateway,
@@ -56,6 +69,9 @@ def _serve(
     from chimera_train.scheduling.policy import load_policy
 
     output = Output(quiet=quiet)
+    keys = read_api_keys(api_keys)
+    if not keys and not is_loopback(host):
+        output.warn(f"everybody who reaches {host} may use the pool: give --api-keys")
     engines = load_pool(pool)
     loaded = load_bundle(bundle)
     check_engines(loaded, engines.engines)
@@ -73,13 +89,16 @@ def _serve(
         versions = [(each.spec, vllm_version(each.base_url)) for each in running]
         for change in changes_since_calibration(loaded, versions):
             output.warn(change)
-        endpoints = [make_endpoint(loaded, e.spec, e.base_url, e.served_model) for e in running]
+        endpoints = [
+            make_endpoint(loaded, e.spec, e.base_url, e.served_model, e.api_key) for e in running
+        ]
         gateway = build_gateway(loaded, endpoints, chosen, settings, log)
         url = f"http://{host}:{listener.getsockname()[1]}/v1"
         names = ", ".join(gateway.engine_names)
         run(
-            create_app(gateway),
+            create_app(gateway, keys),
             listener,
             settings.drain_timeout_s,
             lambda: output.info(f"{manifest.name} {manifest.version} on {url} with {names}"),
+            gateway.drain,
         )

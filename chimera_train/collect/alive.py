@@ -22,7 +22,7 @@ def require_alive(engine: RunningEngine) -> None:
     """
     engine.check_alive()
     if engine.spec.launch is None:
-        served_models(engine.base_url, engine.spec.name)
+        served_models(engine.base_url, engine.spec.name, engine.api_key)
         return
     deadline = time.monotonic() + _EXIT_S
     with http_client(engine.base_url) as client:

@@ -121,7 +121,9 @@ async def _measure(
     rng: np.random.Generator,
     output: Output,
 ) -> "_Load":
-    async with open_endpoint(engine.base_url, engine.served_model) as endpoint:
+    async with open_endpoint(
+        engine.base_url, engine.served_model, api_key=engine.api_key
+    ) as endpoint:
         load = _Load(endpoint, info, rng)
         pulse = asyncio.create_task(load.watch_itself())
         rate = await load.warm_up()

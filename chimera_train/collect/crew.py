@@ -175,7 +175,12 @@ class _Crew:
                 if engine.spec.model not in self.queues:
                     continue
                 endpoint = await stack.enter_async_context(
-                    open_endpoint(engine.base_url, engine.served_model, Gate(concurrency))
+                    open_endpoint(
+                        engine.base_url,
+                        engine.served_model,
+                        Gate(concurrency),
+                        api_key=engine.api_key,
+                    )
                 )
                 station = Station(engine, endpoint, output)
                 for _ in range(concurrency):

@@ -39,7 +39,7 @@ _TIMEOUT = httpx2.Timeout(600.0, connect=30.0)
 _CONNECTIONS = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
 # With every request a client looks at all of its connections: 256 of one cost 4 ms, 16 a tenth.
 _CONNECTIONS_EACH = 16
-_API_KEY = "none"
+_API_KEY = "none"  # what the OpenAI client wants where no key is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,13 @@ class Endpoint:
 
 @asynccontextmanager
 async def open_endpoint(
-    base_url: str, model: str, gate: Gate | None = None
+    base_url: str, model: str, gate: Gate | None = None, *, api_key: str | None = None
 ) -> AsyncIterator[Endpoint]:
     """An endpoint for use in the running event loop, where alone its connections are valid.
 
     Proxies are never used for loopback.
     """
+    api_key = api_key or _API_KEY
     address = urlsplit(base_url)
     loopback = address.hostname in {"127.0.0.1", "localhost", "::1"}
     # Reading the certificates takes as long as a hundred requests: once, and only if needed.
@@ -76,7 +77,7 @@ async def open_endpoint(
             await stack.enter_async_context(
                 httpx2.AsyncClient(
                     base_url=base_url,
-                    headers={"Authorization": f"Bearer {_API_KEY}"},
+                    headers={"Authorization": f"Bearer {api_key}"},
                     timeout=_TIMEOUT,
                     trust_env=not loopback,
                     limits=_CONNECTIONS,
@@ -87,7 +88,7 @@ async def open_endpoint(
         ]
         client = openai.AsyncOpenAI(
             base_url=base_url,
-            api_key=_API_KEY,
+            api_key=api_key,
             max_retries=0,
             timeout=_TIMEOUT,
             http_client=https[0],

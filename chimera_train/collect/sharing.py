@@ -191,7 +191,9 @@ async def _decode_together(engines: Sequence[RunningEngine], n_seqs: int) -> lis
     async def one(engine: RunningEngine) -> float:
         nonlocal unmeasured
         try:
-            async with open_endpoint(engine.base_url, engine.served_model) as endpoint:
+            async with open_endpoint(
+                engine.base_url, engine.served_model, api_key=engine.api_key
+            ) as endpoint:
                 await _decode(endpoint, n_seqs, _FILL_TOKENS)
                 measured_ms = await _decode(endpoint, n_seqs, _TOKENS)
                 unmeasured -= 1

@@ -32,7 +32,7 @@ def describe_attached(engine: RunningEngine) -> EngineInfo:
         EngineError: it is busy, or does not show what one vLLM engine does.
     """
     name, declared = engine.spec.name, require_declared(engine.spec)
-    served = served_models(engine.base_url, name)
+    served = served_models(engine.base_url, name, engine.api_key)
     samples = metric_samples(engine.base_url, name)
     caches = [sample.labels for sample in samples if sample.name == "vllm:cache_config_info"]
     requests = sum(

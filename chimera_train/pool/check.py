@@ -77,7 +77,7 @@ def _check(engine: RunningEngine) -> CheckedEngine:
             f"Engine '{engine.spec.name}' at {engine.base_url} did not complete a chat "
             f"completion: {error!r}."
         ) from error
-    models = served_models(engine.base_url, engine.spec.name)
+    models = served_models(engine.base_url, engine.spec.name, engine.api_key)
     return CheckedEngine(
         name=engine.spec.name,
         model=engine.spec.model,
@@ -105,7 +105,7 @@ def _complete(engine: RunningEngine) -> tuple[float, float, int]:
     start = time.monotonic()
     ttft_ms, output_tokens = None, None
     with (
-        http_client(engine.base_url, timeout_s=_TIMEOUT_S) as client,
+        http_client(engine.base_url, timeout_s=_TIMEOUT_S, api_key=engine.api_key) as client,
         client.stream("POST", "chat/completions", json=request) as response,
     ):
         if response.is_error:

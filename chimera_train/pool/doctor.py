@@ -14,6 +14,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 from chimera_train.errors import ChimeraError, ConfigError
+from chimera_train.pool.address import api_key, api_url
 from chimera_train.pool.command import interpreter
 from chimera_train.pool.installation import (
     TESTED_VLLM,
@@ -21,7 +22,6 @@ from chimera_train.pool.installation import (
     inspect_interpreter,
     is_tested,
 )
-from chimera_train.pool.launch import api_url
 from chimera_train.pool.models import resolve_model
 from chimera_train.pool.ports import reserved_ports
 from chimera_train.pool.probe import served_models
@@ -137,7 +137,7 @@ def _applies(requirement: Requirement, extra: str) -> bool:
 
 def _reached(spec: EngineSpec) -> Check:
     try:
-        served = served_models(api_url(spec), spec.name)
+        served = served_models(api_url(spec), spec.name, api_key(spec))
     except ChimeraError as error:
         return Check(f"engine {spec.name}", "fail", str(error), "start it, or edit the pool file")
     return Check(f"engine {spec.name}", "ok", f"serves {', '.join(served)} at {spec.base_url}")

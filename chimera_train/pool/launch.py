@@ -15,6 +15,7 @@ from types import FrameType
 from chimera_train.errors import ConfigError, EngineError
 from chimera_train.output import Output
 from chimera_train.pool import supervise
+from chimera_train.pool.address import api_key, api_url
 from chimera_train.pool.command import FlagValue, server_command, server_environment
 from chimera_train.pool.logs import log_excerpt
 from chimera_train.pool.models import resolve_model
@@ -22,7 +23,7 @@ from chimera_train.pool.ports import reserved_ports
 from chimera_train.pool.probe import http_client, is_healthy, served_models
 from chimera_train.pool.schema import EngineSpec, Launch, Pool
 
-__all__ = ["RunningEngine", "api_url", "running_pool"]
+__all__ = ["RunningEngine", "running_pool"]
 
 _POLL_S = 0.25
 # vLLM on a busy CPU takes a few seconds from SIGTERM to its end.
@@ -37,6 +38,7 @@ class RunningEngine:
         spec: its entry in the pool file.
         base_url: where its OpenAI-compatible API is; ends in ``/v1``.
         served_model: the name to put in requests.
+        api_key: goes with every request; None for an engine that asks for none.
         log_path: what the server prints; None for an engine that was not started here.
         ready_s: seconds from its start until it was healthy; None as above.
         restarts: how often it was started again.
@@ -45,6 +47,7 @@ class RunningEngine:
     spec: EngineSpec
     base_url: str
     served_model: str
+    api_key: str | None = field(default=None, repr=False)
     log_path: Path | None = None
     ready_s: float | None = None
     restarts: int = 0
@@ -137,27 +140,13 @@ def running_pool(
             _stop(started)
 
 
-def api_url(spec: EngineSpec) -> str:
-    """The ``base_url`` of an engine that already runs, without a trailing slash.
-
-    Raises:
-        ConfigError: it is not the URL of an OpenAI-compatible API.
-    """
-    base_url = (spec.base_url or "").rstrip("/")
-    if not base_url.startswith(("http://", "https://")) or not base_url.endswith("/v1"):
-        raise ConfigError(
-            f"Engine '{spec.name}': base_url '{spec.base_url}' must look like http://HOST:PORT/v1."
-        )
-    return base_url
-
-
 def _attach(spec: EngineSpec) -> RunningEngine:
-    base_url = api_url(spec)
-    served = list(served_models(base_url, spec.name))
+    base_url, key = api_url(spec), api_key(spec)
+    served = list(served_models(base_url, spec.name, key))
     if spec.model in served:
-        return RunningEngine(spec, base_url, spec.model)
+        return RunningEngine(spec, base_url, spec.model, key)
     if len(served) == 1:
-        return RunningEngine(spec, base_url, served[0])
+        return RunningEngine(spec, base_url, served[0], key)
     raise ConfigError(
         f"Engine '{spec.name}' at {base_url} does not serve '{spec.model}' but "
         f"{', '.join(served) or 'nothing'}: name one of its models in the pool file."
@@ -191,7 +180,12 @@ def _start(server: _Server, log_dir: Path) -> RunningEngine:
     process = _spawn(server, log_path)
     base_url = f"http://127.0.0.1:{server.port}/v1"
     return RunningEngine(
-        server.spec, base_url, server.spec.model, log_path, _process=process, _server=server
+        server.spec,
+        base_url,
+        server.spec.model,
+        log_path=log_path,
+        _process=process,
+        _server=server,
     )
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from chimera_train.errors import ConfigError
+from chimera_train.pool.address import api_url
 from chimera_train.pool.command import server_command, server_environment
 from chimera_train.pool.flags import FlagsNotChecked, refused_flags
-from chimera_train.pool.launch import api_url
 from chimera_train.pool.memory import EngineMemory, estimate_memory, overcommitted
 from chimera_train.pool.models import resolve_model
 from chimera_train.pool.ports import reserved_ports

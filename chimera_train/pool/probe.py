@@ -14,10 +14,15 @@ __all__ = ["http_client", "is_healthy", "metric_samples", "served_models", "vllm
 _TIMEOUT_S = 5.0
 
 
-def http_client(base_url: str, *, timeout_s: float = _TIMEOUT_S) -> httpx2.Client:
+def http_client(
+    base_url: str, *, timeout_s: float = _TIMEOUT_S, api_key: str | None = None
+) -> httpx2.Client:
     """A client for paths below ``base_url``; it never uses a proxy for loopback."""
     loopback = urlsplit(base_url).hostname in {"127.0.0.1", "localhost", "::1"}
-    return httpx2.Client(base_url=base_url, timeout=timeout_s, trust_env=not loopback)
+    headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+    return httpx2.Client(
+        base_url=base_url, timeout=timeout_s, trust_env=not loopback, headers=headers
+    )
 
 
 def is_healthy(client: httpx2.Client, base_url: str) -> bool:
@@ -28,24 +33,27 @@ def is_healthy(client: httpx2.Client, base_url: str) -> bool:
         return False
 
 
-def served_models(base_url: str, engine: str) -> dict[str, int | None]:
+def served_models(base_url: str, engine: str, api_key: str | None = None) -> dict[str, int | None]:
     """The models an engine serves and their maximum context in tokens, where it says so.
 
     Args:
         base_url: of the engine's API.
         engine: its name, for messages.
+        api_key: that it asks for.
 
     Raises:
         EngineError: it cannot be reached, or its answer is not a list of models.
     """
     try:
-        with http_client(base_url) as client:
+        with http_client(base_url, api_key=api_key) as client:
             answer: Any = client.get("models").raise_for_status().json()
         return {entry["id"]: entry.get("max_model_len") for entry in answer["data"]}
     except httpx2.HTTPStatusError as error:
+        status = error.response.status_code
+        wrong = "api_key_env" if status in {401, 403} else "base_url"
         raise EngineError(
-            f"Engine '{engine}' answered {error.request.url} with status "
-            f"{error.response.status_code}: check its base_url."
+            f"Engine '{engine}' answered {error.request.url} with status {status}: check its"
+            f" {wrong}."
         ) from error
     except httpx2.HTTPError as error:
         raise EngineError(

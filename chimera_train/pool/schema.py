@@ -100,6 +100,7 @@ class EngineSpec(Settings):
         device_group: engines with the same value share a device and slow each other down.
         launch: start the engine here; exactly one of ``launch`` and ``base_url`` is given.
         base_url: an engine that already runs, such as ``http://127.0.0.1:8000/v1``.
+        api_key_env: with ``base_url``: the environment variable that holds the key it asks for.
         declared: with ``base_url``: what it was started with, for profiling it.
         opaque: true for an endpoint whose state cannot be seen.
         shape: of its model, for estimates of memory and time.
@@ -110,6 +111,7 @@ class EngineSpec(Settings):
     device_group: str | None = None
     launch: Launch | None = None
     base_url: str | None = None
+    api_key_env: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     declared: Declared | None = None
     opaque: bool = False
     price: Price | None = None
@@ -121,6 +123,8 @@ class EngineSpec(Settings):
             raise ValueError("give exactly one of 'launch' (start it here) and 'base_url'")
         if self.launch is not None and self.declared is not None:
             raise ValueError("'declared' belongs to 'base_url': an engine started here is traced")
+        if self.launch is not None and self.api_key_env is not None:
+            raise ValueError("'api_key_env' belongs to 'base_url': no key is needed here")
         return self
 
 

@@ -91,12 +91,12 @@ async def pass_on(
     error = None if failure is None else str(failure.get("message"))
     if call.stream or assembler is None:
         return Answer(upstream.status, upstream.headers, None, error)
-    status, value = _whole_response(assembler, failure)
+    status, value = _whole_response(assembler, failure, observer.error_status)
     return Answer(status, upstream.headers, value, error)
 
 
 def _whole_response(
-    assembler: Assembler, error: dict[str, Any] | None
+    assembler: Assembler, error: dict[str, Any] | None, error_status: int
 ) -> tuple[int, dict[str, Any]]:
     """Status and body of the response that a stream adds up to.
 
@@ -104,8 +104,7 @@ def _whole_response(
         ApiError: the stream ended early.
     """
     if error is not None:
-        code = error.get("code")
-        return code if isinstance(code, int) and 400 <= code < 600 else 502, {"error": error}
+        return error_status if 400 <= error_status < 600 else 502, {"error": error}
     try:
         return 200, assembler.response()
     except EngineError as cut_off:

@@ -20,6 +20,9 @@ __all__ = ["CallEndpoint", "Serve", "error_response", "no_such_endpoint", "read_
 
 _log = logging.getLogger(__name__)
 
+# The body is written anew.
+_OF_THE_BODY = frozenset({b"content-type", b"content-encoding"})
+
 #: Answers a call: with its end-to-end headers, the reply, and when it had been received (ms).
 Serve = Callable[[Call, RawHeaders, Reply, float], Coroutine[Any, Any, None]]
 
@@ -63,7 +66,7 @@ class CallEndpoint:
             raw = await read_body(receive, self._body_limit_bytes)
             arrived_ms = self._clock()
             call = parse_call(self._kind, raw, Headers(scope=scope))
-            headers = [h for h in end_to_end_headers(scope["headers"]) if h[0] != b"content-type"]
+            headers = [h for h in end_to_end_headers(scope["headers"]) if h[0] not in _OF_THE_BODY]
             headers.append((b"content-type", b"application/json"))  # whatever the client called it
             await _until_disconnect(receive, self._serve(call, headers, reply, arrived_ms))
         except _ClientGoneError:
@@ -84,10 +87,11 @@ def error_response(error: ApiError) -> Response:
 
 async def no_such_endpoint(request: Request, error: Exception) -> Response:
     """The answer to a path or method that is not served."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    return error_response(
-        ApiError(status, f"This server does not answer {request.method} {request.url.path}.")
-    )
+    status, headers = 500, None
+    if isinstance(error, HTTPException):
+        status, headers = error.status_code, error.headers  # 405 comes with what is allowed
+    message = f"This server does not answer {request.method} {request.url.path}."
+    return error_response(ApiError(status, message, headers=headers))
 
 
 async def read_body(receive: Callable[[], Awaitable[Any]], limit_bytes: int) -> bytes:

@@ -127,6 +127,12 @@ class StreamObserver:
         self.usage, self.error = whole.usage, whole.error
 
     @property
+    def error_status(self) -> int:
+        """The HTTP status that an error in the stream stands for; 0 if there is none."""
+        code = (self.error or {}).get("code")
+        return code if isinstance(code, int) else 0
+
+    @property
     def output_tokens(self) -> int:
         """Output tokens: what usage says, or the tokens that were counted."""
         return self._usage("completion_tokens", self.streamed_tokens)

@@ -9,7 +9,10 @@ import httpx2
 from chimera_train.errors import EngineError
 from chimera_train.relay.events import Event, EventSplitter
 
-__all__ = ["Headers", "Upstream", "end_to_end_headers", "open_clients", "open_upstream"]
+__all__ = [
+    "Headers", "Upstream", "end_to_end_headers", "open_clients", "open_upstream",
+    "without_credentials",
+]  # fmt: skip
 
 # RFC 9110 §7.6.1, and what describes the connection or encoding of one hop only.
 _HOP_BY_HOP = frozenset(
@@ -19,6 +22,9 @@ _HOP_BY_HOP = frozenset(
         "accept-encoding", "content-length", "date", "expect", "host", "server",
     }
 )  # fmt: skip
+
+# What proves to this server who its client is; none of an engine's business.
+_CREDENTIALS = frozenset({b"authorization", b"cookie", b"api-key", b"x-api-key"})
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -72,13 +78,23 @@ class Upstream:
 
 
 def open_clients(
-    base_urls: Sequence[str], *, connect_timeout_s: float, read_timeout_s: float
+    addresses: Sequence[tuple[str, str | None]],
+    *,
+    connect_timeout_s: float,
+    read_timeout_s: float,
 ) -> list[httpx2.AsyncClient]:
-    """One HTTP client for each engine; ``read_timeout_s`` is the longest silence of an engine."""
+    """One HTTP client for each engine.
+
+    Args:
+        addresses: the engines' base URLs, each with the API key to send to it, if any.
+        connect_timeout_s: time to open a connection.
+        read_timeout_s: the longest silence of an engine.
+    """
     certificates = httpx2.create_ssl_context()  # reading them takes longer than all the rest
     return [
         httpx2.AsyncClient(
             base_url=base_url,
+            headers={} if api_key is None else {"authorization": f"Bearer {api_key}"},
             verify=certificates,
             timeout=httpx2.Timeout(read_timeout_s, connect=connect_timeout_s),
             # The caller bounds what is in flight. Servers close idle connections (uvicorn after
@@ -89,7 +105,7 @@ def open_clients(
             # A proxy from the environment never leads to this machine.
             trust_env=urlsplit(base_url).hostname not in {"127.0.0.1", "localhost", "::1"},
         )
-        for base_url in base_urls
+        for base_url, api_key in addresses
     ]
 
 
@@ -139,6 +155,11 @@ def end_to_end_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     }
     dropped = _HOP_BY_HOP | named
     return [(name, value) for name, value in lower if name.decode("latin-1") not in dropped]
+
+
+def without_credentials(headers: Headers) -> Headers:
+    """``headers``, names in lower case, without those that identify the client."""
+    return [header for header in headers if header[0] not in _CREDENTIALS]
 
 
 def _lost(request: httpx2.Request, error: Exception) -> EngineError:

@@ -1,25 +1,30 @@
 """The gateway as an ASGI application: its routes and what they show."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from chimera_train.relay.api import KINDS, ApiError, CallKind
 from chimera_train.relay.endpoint import CallEndpoint, error_response, no_such_endpoint
+from chimera_train.runtime.access import ApiKeys, Guard
 from chimera_train.runtime.gateway import Gateway
 
 __all__ = ["create_app"]
 
 
-def create_app(gateway: Gateway) -> Starlette:
-    """The application that serves ``gateway``; its lifespan is the gateway's."""
+def create_app(gateway: Gateway, keys: ApiKeys) -> Starlette:
+    """The application that serves ``gateway`` to who has one of ``keys``.
+
+    Its lifespan is the gateway's.
+    """
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -33,10 +38,15 @@ def create_app(gateway: Gateway) -> Starlette:
             Route("/v1/models", views.models),
             Route("/v1/programs/{program_id:path}/end", views.end_program, methods=["POST"]),
             Route("/v1/programs/{program_id:path}", views.program),
+            Route("/v1/programs/{program_id:path}", views.end_program, methods=["DELETE"]),
             Route("/health", views.health),
+            Route("/ready", views.ready),
             Route("/metrics", views.metrics),
         ],
         lifespan=lifespan,
+        middleware=[
+            Middleware(Guard, keys, gateway.settings.header_limit_bytes, _counter(gateway))
+        ],
         exception_handlers={HTTPException: no_such_endpoint},
     )
 
@@ -47,8 +57,12 @@ def _endpoint(gateway: Gateway, kind: CallKind) -> CallEndpoint:
         gateway.serve,
         gateway.clock,
         gateway.settings.body_limit_bytes,
-        lambda status: gateway.metrics.requests.labels(status or "none").inc(),
+        _counter(gateway),
     )
+
+
+def _counter(gateway: Gateway) -> Callable[[int | None], None]:
+    return lambda status: gateway.metrics.requests.labels(status or "none").inc()
 
 
 class _Views:
@@ -59,23 +73,22 @@ class _Views:
         self._started_s = int(time.time())
 
     async def models(self, _: Request) -> Response:
-        model = {
-            "id": self._gateway.model,
-            "object": "model",
-            "created": self._started_s,
-            "owned_by": "chimera-train",
-        }
-        return JSONResponse({"object": "list", "data": [model]})
+        gateway = self._gateway
+        names = dict.fromkeys([gateway.model, *gateway.engine_models])
+        head = {"object": "model", "created": self._started_s, "owned_by": "chimera-train"}
+        return JSONResponse({"object": "list", "data": [{"id": name, **head} for name in names]})
 
     async def health(self, _: Request) -> Response:
-        dispatcher = self._gateway.dispatcher
-        engines = {
-            name: "up" if dispatcher.is_up(index) else "down"
-            for index, name in enumerate(self._gateway.engine_names)
-        }
+        engines = self._engines()
         some_up = "up" in engines.values()
         status = "ok" if some_up else "no engine is up"
         return JSONResponse({"status": status, "engines": engines}, 200 if some_up else 503)
+
+    async def ready(self, _: Request) -> Response:
+        status = "ready" if "up" in self._engines().values() else "no engine is up"
+        if self._gateway.draining:
+            status = "draining"
+        return JSONResponse({"status": status}, 200 if status == "ready" else 503)
 
     async def metrics(self, _: Request) -> Response:
         text = generate_latest(self._gateway.metrics.registry)
@@ -106,6 +119,11 @@ class _Views:
             return _no_such_program(program_id)
         programs.end(program)
         return JSONResponse({"program_id": program_id, "in_flight": program.in_flight})
+
+    def _engines(self) -> dict[str, str]:
+        is_up = self._gateway.dispatcher.is_up
+        names = enumerate(self._gateway.engine_names)
+        return {name: "up" if is_up(index) else "down" for index, name in names}
 
 
 def _no_such_program(program_id: str) -> Response:

@@ -57,7 +57,9 @@ def changes_since_calibration(
             )
 
 
-def make_endpoint(bundle: Bundle, spec: EngineSpec, base_url: str, served_model: str) -> Endpoint:
+def make_endpoint(
+    bundle: Bundle, spec: EngineSpec, base_url: str, served_model: str, api_key: str | None
+) -> Endpoint:
     """Where one engine is reached, and whether it takes priorities.
 
     An engine that was started here takes them if its flags say so; of one that runs elsewhere, the
@@ -68,7 +70,7 @@ def make_endpoint(bundle: Bundle, spec: EngineSpec, base_url: str, served_model:
         policy = flags.get("scheduling_policy")
     else:
         policy = bundle.step_time[spec.name].engine.scheduling_policy
-    return Endpoint(spec.name, base_url, served_model, takes_priority=policy == "priority")
+    return Endpoint(spec.name, base_url, served_model, policy == "priority", api_key)
 
 
 def build_gateway(

@@ -126,11 +126,14 @@ class Dispatcher:
         return self._scheduler.queued(engine)
 
     def warm_up(self) -> None:
-        """Run one request through the idle scheduler, which compiles its decisions."""
+        """Run one request through the idle scheduler, which compiles all that may come."""
         n = len(self._engines)
         confidence = np.ones(n) if self.needs_confidence else None
         engine = self._scheduler.admit(Request(-1, "", np.ones(n), confidence), 0.0).engine
         self._scheduler.pop(engine, 0.0)
+        self._scheduler.on_tokens(-1, 1)
+        self._scheduler.on_engine_down(engine)
+        self._scheduler.on_engine_up(engine)
         self._scheduler.on_fail(-1)
         self._scheduler.on_program_end("")
 

@@ -14,7 +14,6 @@ import asyncio
 import itertools
 import json
 import logging
-import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -28,14 +27,16 @@ from chimera_train.history import History
 from chimera_train.relay.answer import pass_on
 from chimera_train.relay.api import ApiError, Call, no_such_model, upstream_body
 from chimera_train.relay.events import StreamObserver
+from chimera_train.relay.names import engines_called
 from chimera_train.relay.reply import Reply
-from chimera_train.relay.upstream import Headers, Upstream, open_upstream
+from chimera_train.relay.upstream import Headers, Upstream, open_upstream, without_credentials
 from chimera_train.runtime.decisions import DecisionLog
 from chimera_train.runtime.dispatcher import Dispatcher, Slot
 from chimera_train.runtime.engines import Endpoint, Engines
 from chimera_train.runtime.metrics import GatewayMetrics
 from chimera_train.runtime.predictions import Batcher, Prediction, Predictors, Query, predict_batch
 from chimera_train.runtime.programs import ProgramTable
+from chimera_train.runtime.refusals import draining, engine_unavailable, queue_full
 from chimera_train.runtime.settings import GatewaySettings
 from chimera_train.runtime.trip import Trip
 from chimera_train.scheduling.model import Request
@@ -52,13 +53,17 @@ class Gateway:
     """Answers generating requests with the engines of a pool.
 
     Args:
-        model: the one model name that clients ask for.
+        model: the name of the virtual model, which leaves the choice of an engine to the gateway;
+            the name of an engine or of its model pins a request to it.
         endpoints: in the order of the scheduler's engines.
         scheduler: decides; the gateway is its only caller.
         predictors: what it decides by.
         settings: limits and timings.
         decisions: where decisions are logged, if anywhere.
         clock: the present in ms; only differences count.
+
+    Attributes:
+        draining: see ``drain``.
     """
 
     def __init__(
@@ -80,13 +85,16 @@ class Gateway:
         self.programs = ProgramTable(
             settings.max_programs, settings.program_ttl_s * 1000, self.dispatcher.end_program
         )
-        self.metrics = GatewayMetrics(self.dispatcher, self.programs, self.engine_names)
-        self._engines = Engines(endpoints, settings)
+        self._engines = Engines(endpoints, settings, self.dispatcher, clock)
+        self.metrics = GatewayMetrics(
+            self.dispatcher, self.programs, self.engine_names, self._engines.breaker_state
+        )
         self._everything = range(len(endpoints))
         self._decisions = decisions
         self._predict = Batcher(partial(predict_batch, predictors), settings.max_batch)
         self._request_ids = itertools.count()
         self._in_flight = 0
+        self.draining = False
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -95,9 +103,9 @@ class Gateway:
         await self._predict(
             Query("", "", "", "warm up", 0, History(), self._everything, True, True)
         )
-        await self._engines.probe(self._everything, self.dispatcher)
+        await self._engines.find_out()
         background = [
-            asyncio.create_task(self._engines.keep_probing(self.dispatcher)),
+            *(asyncio.create_task(self._engines.keep_probing(e)) for e in self._everything),
             asyncio.create_task(self._forget_old_programs()),
         ]
         try:
@@ -109,27 +117,32 @@ class Gateway:
             await self._engines.close()
             self._predict.close()
 
+    def drain(self) -> None:
+        """Answer new requests 503, and those that run to the end."""
+        self.draining = True
+
     async def serve(self, call: Call, headers: Headers, reply: Reply, arrived_ms: float) -> None:
         """Answer one request.
 
         Args:
             call: the request.
-            headers: its end-to-end headers, which the engine gets as well.
+            headers: its end-to-end headers; the engine gets them without the client's credentials.
             reply: takes the response.
             arrived_ms: when the request had been received.
 
         Raises:
             ApiError: it could not be answered, or not to the end.
         """
-        if call.model not in (None, self.model):
-            raise no_such_model(call.model, f"this gateway serves '{self.model}'")
+        pinned_to = self._pinned_to(call.model)
+        if self.draining:
+            raise draining()
         self._refuse_if_full()
         program_id = call.program_id or f"request-{uuid.uuid4().hex}"
         program = self.programs.enter(program_id, call.workflow, self.clock())
-        trip = Trip(call, program, datetime.now(UTC), arrived_ms)
+        trip = Trip(call, program, pinned_to, datetime.now(UTC), arrived_ms)
         self._in_flight += 1
         try:
-            await self._answer(trip, headers, reply)
+            await self._answer(trip, without_credentials(headers), reply)
         except asyncio.CancelledError:
             trip.error = "cancelled: the client went away, or the gateway stopped"
             raise
@@ -154,6 +167,7 @@ class Gateway:
                 remaining_tokens=np.zeros(len(self._everything)) if tokens is None else tokens,
                 confidence=prediction.confidence,
                 overrun_tokens=prediction.overrun_tokens,
+                pinned_to=trip.pinned_to,
             )
             try:
                 async with self.dispatcher.slot(request) as slot:
@@ -163,16 +177,23 @@ class Gateway:
                     await self._forward(trip, slot, headers, reply)
                 return
             except EngineError as error:
-                if not any(map(self.dispatcher.is_up, self._everything)):
-                    raise self._unavailable(503, error) from error
+                may_take = trip.pinned_to or self._everything
+                if not any(map(self.dispatcher.is_up, may_take)):
+                    wait_s = self._engines.wait_s(may_take)
+                    raise engine_unavailable(503, str(error), wait_s) from error
                 if reply.status is not None or trip.fallbacks == self.settings.redispatches:
-                    raise self._unavailable(502, error) from error
+                    raise engine_unavailable(502, str(error), wait_s=1) from error
                 trip.fallbacks += 1
 
     async def _predict_for(self, trip: Trip) -> Prediction:
-        call, program = trip.call, trip.program
+        call, program, pinned_to = trip.call, trip.program, trip.pinned_to
+        may_take = self._everything if pinned_to is None else pinned_to
+        # Engines that serve one model are equally likely to be right.
+        routed = self.dispatcher.needs_confidence and pinned_to is None
         while True:
             engine = self.dispatcher.engine_of(program.program_id)
+            if engine not in may_take:
+                engine = None
             prediction = await self._predict(
                 Query(
                     workflow=call.workflow or program.workflow,
@@ -181,9 +202,9 @@ class Gateway:
                     user_text=call.user_text,
                     token_ids=call.token_ids,
                     history=program.history,
-                    engines=self._everything if engine is None else [engine],
+                    engines=may_take if engine is None else [engine],
                     with_lengths=self.dispatcher.needs_lengths,
-                    with_confidence=self.dispatcher.needs_confidence and program.confidence is None,
+                    with_confidence=routed and program.confidence is None,
                 )
             )
             # The router judges a program by its first request.
@@ -210,47 +231,45 @@ class Gateway:
         except EngineError as error:
             _log.warning("%s", error)
             self.metrics.engine_failures.labels(endpoint.name).inc()
-            self.dispatcher.engine_down(engine)
+            self._engines.lost(engine)
             raise
 
     async def _relay(self, trip: Trip, slot: Slot, upstream: Upstream, reply: Reply) -> None:
-        answer = await pass_on(
-            trip.call,
-            upstream,
-            reply,
-            trip.observer,
-            self.clock,
-            on_tokens=partial(self.dispatcher.on_tokens, slot),
-        )
+        engine, observer = slot.decision.engine, trip.observer
+        try:
+            answer = await pass_on(
+                trip.call,
+                upstream,
+                reply,
+                observer,
+                self.clock,
+                on_tokens=partial(self.dispatcher.on_tokens, slot),
+            )
+        except ApiError:  # it ended its stream early
+            self._engines.failed(engine)
+            raise
         trip.error = answer.error
         slot.completed = answer.error is None
+        if slot.completed:
+            self._engines.answered(engine)
+        elif upstream.status >= 500 or observer.error_status >= 500:
+            self._engines.failed(engine)
         await answer.finish(reply)
+
+    def _pinned_to(self, model: str | None) -> Sequence[int] | None:
+        if model in (None, self.model):
+            return None
+        if found := engines_called(model, self.engine_names, self.engine_models):
+            return found
+        models = ", ".join(dict.fromkeys(self.engine_models))
+        raise no_such_model(model, f"'{self.model}' chooses among {models}")
 
     def _refuse_if_full(self) -> None:
         waiting = self._in_flight - sum(map(self.dispatcher.outstanding, self._everything))
         if waiting < self.settings.max_waiting:
             return
-        # By then the least loaded engine is through with what it has.
         up = filter(self.dispatcher.is_up, self._everything)
-        least_ms = min(map(self.dispatcher.engine_load_ms, up), default=0.0)
-        wait_s = min(60, max(1, math.ceil(least_ms / 1000)))
-        raise ApiError(
-            429,
-            f"{waiting} requests are waiting already; try again later.",
-            kind="rate_limit_error",
-            code="queue_full",
-            headers={"retry-after": str(wait_s)},
-        )
-
-    def _unavailable(self, status: int, error: EngineError) -> ApiError:
-        wait_s = math.ceil(self.settings.probe_interval_s)
-        return ApiError(
-            status,
-            str(error),
-            kind="server_error",
-            code="engine_unavailable",
-            headers={"retry-after": str(wait_s)},
-        )
+        raise queue_full(waiting, min(map(self.dispatcher.engine_load_ms, up), default=0.0))
 
     def _note(self, trip: Trip, now_ms: float) -> None:
         metrics = self.metrics

@@ -18,7 +18,11 @@ class GatewayMetrics:
     """Counters and histograms that the gateway feeds, and gauges read from its state."""
 
     def __init__(
-        self, dispatcher: Dispatcher, programs: ProgramTable, engines: Sequence[str]
+        self,
+        dispatcher: Dispatcher,
+        programs: ProgramTable,
+        engines: Sequence[str],
+        breaker_state: Callable[[int], float],
     ) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
@@ -42,6 +46,7 @@ class GatewayMetrics:
             ("queued_requests", "Requests waiting here for the engine.", dispatcher.queued),
             ("outstanding_requests", "Requests at the engine.", dispatcher.outstanding),
             ("engine_up", "1 while requests may be sent to the engine.", dispatcher.is_up),
+            ("breaker_state", "0 closed, 1 half open: probed, 2 open: left alone.", breaker_state),
         )
         for name, what, value in gauges:
             gauge = Gauge(f"chimera_{name}", what, ["engine"], registry=self.registry)

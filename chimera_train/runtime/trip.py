@@ -23,6 +23,7 @@ class Trip:
     """One request.
 
     Attributes:
+        pinned_to: the only engines that may take it; None: any may.
         arrived: wall-clock time at which the request had been received.
         arrived_ms: the same on the gateway's clock.
         observer: what its engine's stream shows.
@@ -35,6 +36,7 @@ class Trip:
 
     call: Call
     program: Program
+    pinned_to: Sequence[int] | None
     arrived: datetime
     arrived_ms: float
     observer: StreamObserver = field(default_factory=StreamObserver)

@@ -1,5 +1,6 @@
 """What the scheduler is told and what it answers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,9 +34,11 @@ class Request:
             stage on, by each engine's model. For a program that has an engine only that engine's
             entry is used; where ``Scheduler.needs_lengths`` is false, zeros will do.
         confidence: q, shape (n_engines,): each engine's model's chance of success, in 0..1. None
-            when the program already has an engine, or ``Scheduler.needs_confidence`` is false.
+            when the program already has an engine, the request is pinned, or
+            ``Scheduler.needs_confidence`` is false.
         overrun_tokens: what more is expected of the program once it has outlived ŷ, shape
             (n_engines,); None: nothing is.
+        pinned_to: the only engines that may take the request, replicas of one model; None: any may.
     """
 
     request_id: int
@@ -43,6 +46,7 @@ class Request:
     remaining_tokens: npt.NDArray[np.float64]
     confidence: npt.NDArray[np.float64] | None
     overrun_tokens: npt.NDArray[np.float64] | None = None
+    pinned_to: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class Decision:
         engine: index of the engine.
         priority: for vLLM's ``priority`` field, lower first; 0 for every request under ``fcfs``.
         reason: ``known_program``, or what the policy saw: ``in_turn``, ``shortest_queue``,
-            ``fastest`` or ``upgrade``.
+            ``fastest`` or ``upgrade``; ``pinned`` for every request that was.
         load_ms: L, shape (n_engines,): each engine's load in ms as the policy saw it when it
             decided.
     """

@@ -121,26 +121,35 @@ class Scheduler:
     def admit(self, request: Request, now_ms: float) -> Decision:  # noqa: ARG002
         """Choose an engine for ``request`` and queue it there.
 
+        A program keeps its engine, unless the request is pinned to others: then it moves to the one
+        of them that the policy chooses.
+
         ``now_ms`` is part of the protocol for policies that look at time; these do not.
 
         Raises:
-            EngineError: no engine is up.
+            EngineError: no engine that may take it is up.
             ValueError: the id is already live, or a prediction is absent, of a wrong shape,
                 negative or not finite.
         """
         if self._requests.get(request.request_id) is not None:
             raise ValueError(f"request {request.request_id} is already live")
-        shape = self._state.up.shape
+        state, pinned_to = self._state, request.pinned_to
+        shape = state.up.shape
         tokens, overrun = request.remaining_tokens, request.overrun_tokens
         overrun = np.zeros(shape) if overrun is None else overrun
         for told in (tokens, overrun):
             if told.shape != shape or not np.isfinite(told).all() or told.min() < 0:
                 raise ValueError(f"remaining_tokens must be {shape[0]} finite values >= 0")
-        confidence = request.confidence
-        if self.engine_of(request.program_id) is None:
-            if not self._state.up.any():
-                raise EngineError("No engine of the pool is up: look at the engines' logs.")
-            if self.needs_confidence and (confidence is None or confidence.shape != shape):
+        confidence, may_take = request.confidence, state.up
+        if pinned_to is not None:
+            may_take = state.up & np.isin(np.arange(state.up.size), pinned_to)
+        engine = self.engine_of(request.program_id)
+        moves = engine is not None and not may_take[engine]
+        if engine is None or moves:
+            if not may_take.any():
+                raise EngineError("No engine that may take the request is up: look at their logs.")
+            is_known = confidence is not None and confidence.shape == shape
+            if self.needs_confidence and pinned_to is None and not is_known:
                 raise ValueError(f"a new program needs confidence, {shape[0]} values")
         load_ms, unknown = np.empty(shape), np.zeros(shape)
         views = core.Views(
@@ -154,10 +163,18 @@ class Scheduler:
             load_ms=load_ms,
         )
         program, slot = self._take_slots(request)
-        engine, reason, key = core.admit(
-            self._state, self._compiled, program, slot, views, may_refuse=False
+        if moves:
+            core.on_program_end(self._state, program)
+        chosen, number, key = core.admit(
+            self._state._replace(up=may_take),  # the arrays of state change in place
+            self._compiled,
+            program,
+            slot,
+            views,
+            may_refuse=False,
         )
-        return Decision(int(engine), min(int(key), MAX_PRIORITY), core.REASONS[reason], load_ms)
+        reason = core.REASONS[number] if pinned_to is None else "pinned"
+        return Decision(int(chosen), min(int(key), MAX_PRIORITY), reason, load_ms)
 
     def pop(self, engine: int, now_ms: float) -> int | None:  # noqa: ARG002
         """The request to send to ``engine`` now; None if its window is full or nobody waits."""

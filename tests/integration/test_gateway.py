@@ -29,6 +29,7 @@ from chimera_train.pool.models import tokenizer_file
 from chimera_train.pool.schema import load_pool
 from chimera_train.predict.tokens import TokenCounter
 from chimera_train.relay.server import bind
+from chimera_train.runtime.access import ApiKeys
 from chimera_train.runtime.app import create_app
 from chimera_train.runtime.engines import Endpoint
 from chimera_train.runtime.gateway import Gateway
@@ -89,7 +90,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         )
         with (
             httpx2.Client(base_url=engine.base_url + "/", timeout=120) as direct,
-            serving(create_app(gateway)) as through,
+            serving(create_app(gateway, ApiKeys())) as through,
         ):
             yield Rig(direct, through, scheduler)
 

@@ -13,7 +13,7 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
 def exposed():
-    gateway = GatewayMetrics(mock.MagicMock(), mock.MagicMock(), [])
+    gateway = GatewayMetrics(mock.MagicMock(), mock.MagicMock(), [], mock.MagicMock())
     for metric in gateway.registry.collect():
         yield metric.name + ("_total" if metric.type == "counter" else "")
 

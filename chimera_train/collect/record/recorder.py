@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from chimera_train.collect.journal import Journal
@@ -27,8 +27,14 @@ from chimera_train.errors import ChimeraError, EngineError
 from chimera_train.predict.tokens import TokenCounter
 from chimera_train.relay.answer import Answer, pass_on
 from chimera_train.relay.api import ApiError, Call, no_such_model, upstream_body
+from chimera_train.relay.names import engines_called
 from chimera_train.relay.reply import Reply
-from chimera_train.relay.upstream import Headers, open_clients, open_upstream
+from chimera_train.relay.upstream import (
+    Headers,
+    open_clients,
+    open_upstream,
+    without_credentials,
+)
 
 __all__ = ["RecordedEngine", "Recorder", "wall_clock"]
 
@@ -46,6 +52,7 @@ class RecordedEngine:
         model: of the pool.
         base_url: ends in ``/v1``.
         served_model: the model name that the engine answers to.
+        api_key: sent to it instead of the client's own; None: the client's is passed on.
         outstanding: requests that it has not answered yet.
         avoid_until_ms: it could not be reached, and is passed over until then.
     """
@@ -54,6 +61,7 @@ class RecordedEngine:
     model: str
     base_url: str
     served_model: str
+    api_key: str | None = field(default=None, repr=False)
     outstanding: int = 0
     avoid_until_ms: float = 0.0
 
@@ -92,7 +100,7 @@ class Recorder:
         self._counters = counters
         self._privacy = privacy
         self._clients = open_clients(
-            [engine.base_url for engine in engines],
+            [(engine.base_url, engine.api_key) for engine in engines],
             connect_timeout_s=settings.connect_timeout_s,
             read_timeout_s=settings.read_timeout_s,
         )
@@ -168,12 +176,10 @@ class Recorder:
         """The engines that a request names by their own name or their model's."""
         if model is None:
             raise ApiError(400, "You must provide a 'model' parameter.", param="model")
-        for kind in ("name", "model"):
-            found = [i for i, e in enumerate(self.engines) if getattr(e, kind) == model]
-            if found:
-                return found
-        known = ", ".join(dict.fromkeys(engine.model for engine in self.engines))
-        raise no_such_model(model, f"this pool serves {known}")
+        models = [engine.model for engine in self.engines]
+        if found := engines_called(model, [engine.name for engine in self.engines], models):
+            return found
+        raise no_such_model(model, f"this pool serves {', '.join(dict.fromkeys(models))}")
 
     def _choose(self, program: Program, serving: Sequence[int]) -> RecordedEngine:
         """The engine that has the program's context, or the least busy one."""
@@ -190,6 +196,8 @@ class Recorder:
     ) -> Answer:
         call = visit.call
         client = self._clients[self.engines.index(engine)]
+        if engine.api_key is not None:
+            headers = without_credentials(headers)
         body = upstream_body(call, engine.served_model, None)
         async with open_upstream(client, call.kind.path, headers, body) as upstream:
             return await pass_on(

@@ -58,7 +58,7 @@ def record(
             with running_pool(pool, log_dir=out / "logs", output=output) as engines:
                 journal.begin_run(provenance.describe_run(engines))
                 recorded = [
-                    RecordedEngine(e.spec.name, e.spec.model, e.base_url, e.served_model)
+                    RecordedEngine(e.spec.name, e.spec.model, e.base_url, e.served_model, e.api_key)
                     for e in engines
                 ]
                 paths = {e.model: provenance.tokenizer_path(e.model) for e in recorded}

@@ -119,6 +119,19 @@ def test_serve_refuses_engines_that_the_bundle_does_not_know(
     assert message in str(refused.exception)
 
 
+def test_serve_warns_where_anybody_may_ask(bundle: Path, tmp_path: Path) -> None:
+    pool = write_pool(tmp_path / "pool.yaml", {"nine": "org/small"})
+    keys = tmp_path / "keys"
+    keys.write_text("sk-one")
+    for arguments, warned in (
+        (["--host", "::"], True),
+        (["--host", "::", "--api-keys", keys], False),
+        (["--host", "::1"], False),
+    ):
+        refused = run("serve", "--bundle", bundle, "--pool", pool, "--port", 0, *arguments)
+        assert ("give --api-keys" in refused.stderr) == warned
+
+
 class _Engine(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 

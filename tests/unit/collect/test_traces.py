@@ -333,7 +333,7 @@ def test_an_attached_engine_that_goes_away(
 
     monkeypatch.setattr(station, "_PATIENCE_S", 0.0)
 
-    def gone(base_url: str, name: str) -> None:
+    def gone(base_url: str, name: str, api_key: str | None) -> None:
         raise EngineError(f"Engine '{name}' cannot be reached at {base_url}")
 
     monkeypatch.setattr("chimera_train.collect.alive.served_models", gone)
@@ -347,7 +347,7 @@ def test_an_attached_engine_that_comes_back_is_waited_for(
 ) -> None:
     away: list[str] = []
 
-    def reached(base_url: str, name: str) -> None:
+    def reached(base_url: str, name: str, api_key: str | None) -> None:
         if len(away) < 3:
             away.append(name)
             raise EngineError(f"Engine '{name}' cannot be reached at {base_url}")

@@ -13,6 +13,7 @@ from streaming_stub import StubEngine, serving
 
 from chimera_train.predict.features import StageRequest
 from chimera_train.relay.server import bind
+from chimera_train.runtime.access import ApiKeys
 from chimera_train.runtime.app import create_app
 from chimera_train.runtime.engines import Endpoint
 from chimera_train.runtime.gateway import Gateway
@@ -116,6 +117,9 @@ async def rig(
     confidence: Sequence[float] = (0.9, 0.1),
     priority: bool = True,
     dead: Sequence[int] = (),
+    models: Sequence[str] = MODELS,
+    keys: Sequence[str] = (),
+    engine_key: str | None = None,
     **settings: Any,
 ) -> AsyncIterator[Rig]:
     """Two stub engines behind a gateway; with the defaults every new program goes to the first.
@@ -133,21 +137,24 @@ async def rig(
                 engine.base_url = await stack.enter_async_context(serving(engine.app())) + "/v1"
         profiles = [
             EngineProfile(e.name, model, 10.0, window)
-            for e, model in zip(engines, MODELS, strict=True)
+            for e, model in zip(engines, models, strict=True)
         ]
         policy = policy or Chimera(tau=float("inf"), delta_s=0.0)
         scheduler = Scheduler(profiles, policy)
         router, length, log = StubRouter(confidence), StubLength(), ListLog()
         gateway = Gateway(
             "demo",
-            [Endpoint(e.name, e.base_url, f"{e.name}-served", priority) for e in engines],
+            [
+                Endpoint(e.name, e.base_url, f"{e.name}-served", priority, engine_key)
+                for e in engines
+            ],
             scheduler,
-            Predictors(MODELS, router, length, dict.fromkeys(MODELS, WordCounter())),
+            Predictors(models, router, length, dict.fromkeys(MODELS, WordCounter())),
             GatewaySettings(**{"probe_interval_s": 0.05, **settings}),
             log,
             _clock,
         )
-        url = await stack.enter_async_context(serving(create_app(gateway)))
+        url = await stack.enter_async_context(serving(create_app(gateway, ApiKeys(keys))))
         router.texts.clear()
         length.asked.clear()
         client = await stack.enter_async_context(

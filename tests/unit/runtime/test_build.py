@@ -27,7 +27,7 @@ def test_priorities(args: dict | None, calibrated: str, takes: bool) -> None:
     bundle = SimpleNamespace(step_time={"one": SimpleNamespace(engine=info)})
     reached = {"base_url": URL} if args is None else {"launch": Launch(args=args)}
     spec = EngineSpec(name="one", model="org/m", **reached)
-    assert make_endpoint(bundle, spec, URL, "m") == Endpoint("one", URL, "m", takes)
+    assert make_endpoint(bundle, spec, URL, "m", "key") == Endpoint("one", URL, "m", takes, "key")
 
 
 DECLARED = {

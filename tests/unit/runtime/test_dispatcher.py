@@ -1,6 +1,7 @@
 """Slots are granted in the scheduler's order and given back however a request ends."""
 
 import asyncio
+import dataclasses
 
 import numpy as np
 import pytest
@@ -28,6 +29,13 @@ def request(request_id: int, tokens: int = 10, engine: int = 0) -> Request:
     return Request(request_id, f"p{request_id}", np.full(N, float(tokens)), q)
 
 
+def shared(request_id: int) -> Request:
+    """One of a few programs' requests, every third of which is pinned to an engine."""
+    asked = request(request_id, engine=request_id % N)
+    pinned_to = [request_id // 3 % N] if request_id % 3 == 0 else None
+    return dataclasses.replace(asked, program_id=f"p{request_id % 4}", pinned_to=pinned_to)
+
+
 def assert_nothing_is_left(dispatcher: Dispatcher, scheduler: Scheduler, ids) -> None:
     for request_id in ids:
         scheduler.on_program_end(f"p{request_id}")
@@ -41,6 +49,18 @@ async def test_warming_up_leaves_nothing() -> None:
     d, scheduler = dispatcher()
     d.warm_up()
     assert_nothing_is_left(d, scheduler, [])
+
+
+async def test_a_pinned_request_waits_for_no_other_engine() -> None:
+    d, scheduler = dispatcher()
+    d.engine_down(0)
+    with pytest.raises(EngineError, match="No engine that may take"):
+        async with d.slot(dataclasses.replace(request(0), pinned_to=[0])):
+            pass
+    async with d.slot(dataclasses.replace(request(0), pinned_to=[1])) as slot:
+        assert (slot.decision.engine, slot.decision.reason) == (1, "pinned")
+        slot.completed = True
+    assert_nothing_is_left(d, scheduler, [0])
 
 
 async def test_no_engine_is_up() -> None:
@@ -81,7 +101,9 @@ async def _random_run(actions: list[tuple[str, int]], window: int) -> None:
     tasks: dict[int, asyncio.Task[None]] = {}
 
     async def one(request_id: int) -> None:
-        async with d.slot(request(request_id, engine=request_id % N)) as slot:
+        asked = shared(request_id)
+        async with d.slot(asked) as slot:
+            assert asked.pinned_to in (None, [slot.decision.engine])
             d.on_tokens(slot, 3)
             await endings[request_id].wait()
             slot.completed = request_id not in failing
@@ -113,4 +135,4 @@ async def _random_run(actions: list[tuple[str, int]], window: int) -> None:
     results = await asyncio.gather(*tasks.values(), return_exceptions=True)
     for result in results:
         assert result is None or isinstance(result, (EngineError, asyncio.CancelledError)), result
-    assert_nothing_is_left(d, scheduler, tasks)
+    assert_nothing_is_left(d, scheduler, range(4))

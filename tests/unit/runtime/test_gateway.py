@@ -75,11 +75,11 @@ async def test_the_openai_client_works_unchanged(rig) -> None:
         assert "".join(filter(None, texts)) == "Hello wörld ✓"
         completion = await client.completions.create(model="demo", prompt="hi")
         assert completion.choices[0].text == "Hello wörld ✓"
-        assert [model.id async for model in client.models.list()] == ["demo"]
+        assert [m.id async for m in client.models.list()] == ["demo", "small", "large"]
         assert "metadata" not in r.engines[0].bodies[1]
         assert r.engines[0].bodies[1]["top_k"] == 3
-        assert r.engines[0].headers[0]["authorization"] == "Bearer key"
-        with pytest.raises(openai.NotFoundError, match="gateway serves 'demo'"):
+        assert "authorization" not in r.engines[0].headers[0], "the client's key is the gateway's"
+        with pytest.raises(openai.NotFoundError, match="'demo' chooses among small, large"):
             await client.chat.completions.create(model="other", messages=messages)
 
 
@@ -139,6 +139,10 @@ async def test_a_known_program_keeps_its_engine_and_its_history(rig) -> None:
         assert r.scheduler.engine_of("p1") is None
         assert (await r.client.get("/v1/programs/p1")).status_code == 404
         assert (await r.client.post("/v1/programs/p1/end")).status_code == 404
+        await r.chat(headers=PROGRAM)
+        assert (await r.client.delete("/v1/programs/p1")).json()["program_id"] == "p1"
+        assert r.scheduler.engine_of("p1") is None
+        assert (await r.client.delete("/v1/programs/p1")).status_code == 404
         await r.idle()
 
 
@@ -244,8 +248,8 @@ async def test_a_stream_that_has_begun_ends_in_an_error_and_the_engine_is_probed
         assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == "engine_unavailable"
         assert done == b"data: [DONE]"
         assert len(r.engines[1].bodies) == 0, "what the client has seen is not generated again"
-        await until(lambda: r.gateway.dispatcher.is_up(0))
         r.engines[0].cut_after = None
+        await until(lambda: r.gateway.dispatcher.is_up(0))
         assert (await r.chat()).json()["choices"][0]["message"]["content"] == "Hello wörld ✓"
         await r.idle()
 
@@ -254,8 +258,8 @@ async def test_only_a_complete_response_is_history(rig) -> None:
     async with rig() as r:
         r.engines[0].cut_after = 2
         await r.chat(stream=True, headers=PROGRAM)
-        await until(lambda: r.gateway.dispatcher.is_up(0))
         r.engines[0].cut_after = None
+        await until(lambda: r.gateway.dispatcher.is_up(0))
         await r.chat(headers=PROGRAM)
         await r.chat(headers=PROGRAM)
         histories = [stage.history for _, stage in r.length.asked]
@@ -393,11 +397,13 @@ async def test_endpoints_that_are_not_there(rig) -> None:
         for method, path, status in (
             ("POST", "/v1/embeddings", 404),
             ("GET", "/v1/chat/completions", 405),
+            ("POST", "/v1/programs/p1", 405),
             ("GET", "/", 404),
         ):
             answer = await r.client.request(method, path)
             assert answer.status_code == status
             assert f"does not answer {method} {path}" in answer.json()["error"]["message"]
+            assert ("allow" in answer.headers) == (status == 405)
 
 
 async def test_a_prediction_that_fails_fails_alone(rig, caplog) -> None:

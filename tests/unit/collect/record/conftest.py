@@ -65,7 +65,9 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(out: Path, *, dead: str | None = None, **settings: Any) -> AsyncIterator[Rig]:
+async def rig(
+    out: Path, *, dead: str | None = None, engine_key: str | None = None, **settings: Any
+) -> AsyncIterator[Rig]:
     limits = RecordSettings(**settings)
     engines = {name: StubEngine(name) for name in ("one", "two", "big")}
     engines["big"].tokens = ("Bye",)
@@ -77,7 +79,7 @@ async def rig(out: Path, *, dead: str | None = None, **settings: Any) -> AsyncIt
         journal = stack.enter_context(open_journal(out, {"command": "collect record"}, key, brief))
         recorder = Recorder(
             [
-                RecordedEngine("one", "small", engines["one"].base_url, "served"),
+                RecordedEngine("one", "small", engines["one"].base_url, "served", engine_key),
                 RecordedEngine("two", "small", engines["two"].base_url, "served"),
                 RecordedEngine("big", "large", engines["big"].base_url, "served-big"),
             ],

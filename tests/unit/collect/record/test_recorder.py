@@ -318,3 +318,12 @@ async def test_lone_surrogates_of_an_engine_can_be_stored(rig) -> None:
         await r.chat(model="big")
         _, _, stages = r.tables()
     assert stages[0]["output_text"] == "?!"
+
+
+async def test_an_engine_that_asks_for_a_key_gets_its_own(rig) -> None:
+    own = {"authorization": "Bearer client"}
+    async with rig(engine_key="sk-engine") as r:
+        await r.chat(model="one", headers=own)
+        await r.chat(model="two", headers=own)
+        sent = [r.engines[name].headers[0]["authorization"] for name in ("one", "two")]
+        assert sent == ["Bearer sk-engine", "Bearer client"]
