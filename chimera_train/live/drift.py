@@ -32,8 +32,10 @@ def compared(live: pd.DataFrame, training: pd.DataFrame) -> list[dict[str, Any]]
 
     Workflows of programs over all models; stages, prompt and output tokens of the requests of each
     model that both know. Each has ``feature``, ``group`` (None: all), ``psi``, ``p_value`` and
-    ``n_live`` and ``n_training``, the rows. Numbers go into bins between the deciles of the training
-    data, and below and above all of it, and are tested by Kolmogorov and Smirnov's test, names by the χ² test of homogeneity. The
+    ``n_live`` and ``n_training``, the rows. Numbers go into bins between the deciles of the
+    training data, and below and above all of it, and are tested by Kolmogorov and Smirnov's test,
+    names by the χ² test of homogeneity. A model is given other questions by a router than in
+    training, where it got all of them; that shows here too, and is a change all the same. The
     tests take rows for independent, which those of a program are not, so their p-values are too
     small: an effect has to be large (PSI) and not chance.
     """
@@ -75,25 +77,23 @@ def _names(
     column: str, group: str | None, live: pd.DataFrame, training: pd.DataFrame
 ) -> dict[str, Any]:
     names = sorted({*live[column], *training[column]})
-    counts: list[Counts] = [
-        rows[column].value_counts().reindex(names, fill_value=0).to_numpy(np.float64)
-        for rows in (live, training)
-    ]
-    p_value = chi2_contingency(np.array(counts)).pvalue if len(names) > 1 else 1.0
+    counts = np.array(
+        [rows[column].value_counts().reindex(names, fill_value=0) for rows in (live, training)],
+        dtype=np.float64,
+    )
+    p_value = chi2_contingency(counts).pvalue if len(names) > 1 else 1.0
     return _comparison(column, group, counts[0], counts[1], p_value)
 
 
 def _numbers(column: str, group: str, live: pd.DataFrame, training: pd.DataFrame) -> dict[str, Any]:
     values, trained = (rows[column].dropna().to_numpy(np.float64) for rows in (live, training))
-    if not len(values) or not len(trained):
-        return _comparison(column, group, np.zeros(1), np.zeros(1), 1.0) | {
-            "n_live": len(values),
-            "n_training": len(trained),
-        }
+    if not len(values) or not len(trained):  # the engine did not count
+        none = np.zeros(1)
+        return _comparison(column, group, none + len(values), none + len(trained), 1.0)
     edges = np.unique(np.quantile(trained, np.linspace(0, 1, _BINS + 1)))
     edges[-1] = np.nextafter(edges[-1], np.inf)
     bins = np.array([-np.inf, *edges, np.inf])
-    counts: list[Counts] = [np.histogram(x, bins)[0].astype(np.float64) for x in (values, trained)]
+    counts = [np.histogram(x, bins)[0].astype(np.float64) for x in (values, trained)]
     p_value = ks_2samp(values, trained, method="asymp").pvalue
     return _comparison(column, group, counts[0], counts[1], p_value)
 
