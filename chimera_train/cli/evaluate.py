@@ -131,8 +131,8 @@ def live(
     if figures["verdict"] in ("drifting", "broken"):
         missed = [c["name"] for c in figures["checks"] if c["state"] == figures["verdict"]]
         raise QualityGateError(
-            f"The predictors of {decisions} are {figures['verdict']} by {', '.join(missed)}: bring"
-            " the log in with 'chimera-train collect import --from decisions' and fit again."
+            f"{decisions} is {figures['verdict']} by {', '.join(missed)}: mend what fails, or fit"
+            " again on what 'chimera-train collect import --from decisions' makes of it."
         )
     if figures["verdict"] == "unknown":
         output.warn(

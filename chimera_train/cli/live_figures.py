@@ -1,6 +1,6 @@
 """How the figures of live traffic are shown."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chimera_train.output import table
@@ -21,6 +21,7 @@ def live_summary(figures: Mapping[str, Any]) -> list[Any]:
         "",
         *_service(figures["service"]),
         *_router(figures["router"]),
+        *_drift(figures["drift"]),
         "",
         table(["check", "value", "limit", "state"], checks),
         "",
@@ -65,6 +66,18 @@ def _service(service: Mapping[str, Any]) -> list[Any]:
     if service["ttft"] is not None:
         shown.append("TTFT: MAPE {mape:.1f} %, bias {bias:.1f} %".format(**service["ttft"]))
     return shown + [f"{n} requests: {error}" for error, n in service["errors"].items()]
+
+
+def _drift(comparisons: Sequence[Mapping[str, Any]] | None) -> list[Any]:
+    if comparisons is None:
+        return []
+    columns = ("feature", "group", "psi", "p_value", "n_live", "n_training")
+    rows = [
+        [*(row[column] for column in columns), "yes" if row["judged"] else "no: the router chose"]
+        for row in comparisons
+    ]
+    head = ["distribution", "model", "PSI", "p-value", "live", "training", "judged"]
+    return ["", "requests against the training data", table(head, rows)]
 
 
 def _router(router: Mapping[str, Any] | None) -> list[Any]:

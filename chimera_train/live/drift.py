@@ -27,24 +27,29 @@ def psi(live: Counts, training: Counts) -> float:
     return float(((p - q) * np.log(p / q)).sum())
 
 
-def compared(live: pd.DataFrame, training: pd.DataFrame) -> list[dict[str, Any]]:
+def compared(live: pd.DataFrame, training: pd.DataFrame, *, routed: bool) -> list[dict[str, Any]]:
     """Distributions of live rows beside those of the training rows.
 
-    Workflows of programs over all models; stages, prompt and output tokens of the requests of each
-    model that both know. Each has ``feature``, ``group`` (None: all), ``psi``, ``p_value`` and
-    ``n_live`` and ``n_training``, the rows. Numbers go into bins between the deciles of the
-    training data, and below and above all of it, and are tested by Kolmogorov and Smirnov's test,
-    names by the χ² test of homogeneity. A model is given other questions by a router than in
-    training, where it got all of them; that shows here too, and is a change all the same. The
-    tests take rows for independent, which those of a program are not, so their p-values are too
-    small: an effect has to be large (PSI) and not chance.
+    Workflows of programs; prompt tokens of their first requests, where the models of the training
+    rows count as often as in the live ones, since tokenizers differ; stages, prompt and output
+    tokens of the requests of each model that both know. Each has ``feature``, ``group`` (None: of
+    all models), ``psi``, ``p_value``, ``n_live`` and ``n_training`` (rows) and ``judged``: what a
+    router gives to a model is another choice of questions than in training, where each model got
+    all, so where programs were ``routed`` the rows of one model tell nothing of drift.
+
+    Numbers go into bins between the deciles of the training data, and below and above all of it.
+    Numbers of one model are tested by Kolmogorov and Smirnov's test, the rest by the χ² test of
+    homogeneity. The tests take rows for independent, which those of a program are not, so their
+    p-values are too small: an effect has to be large (PSI) and not chance.
     """
     programs = [rows.drop_duplicates("program_id") for rows in (live, training)]
-    results = [_names("workflow", None, *programs)]
+    results = [_names("workflow", None, *programs), _first_prompts(*programs)]
+    results = [row | {"judged": True} for row in results if row["n_live"]]
     for model in sorted(set(live["model"]) & set(training["model"])):
         pair = [rows[rows["model"] == model] for rows in (live, training)]
-        results.append(_names("stage", model, *pair))
-        results += [_numbers(column, model, *pair) for column in _NUMBERS]
+        of_model = [_names("stage", model, *pair)]
+        of_model += [_numbers(column, model, *pair) for column in _NUMBERS]
+        results += [row | {"judged": not routed} for row in of_model]
     return results
 
 
@@ -81,8 +86,28 @@ def _names(
         [rows[column].value_counts().reindex(names, fill_value=0) for rows in (live, training)],
         dtype=np.float64,
     )
-    p_value = chi2_contingency(counts).pvalue if len(names) > 1 else 1.0
-    return _comparison(column, group, counts[0], counts[1], p_value)
+    return _comparison(column, group, counts[0], counts[1], _homogeneity(counts))
+
+
+def _first_prompts(live: pd.DataFrame, training: pd.DataFrame) -> dict[str, Any]:
+    column = "prompt_tokens"
+    live, training = (rows[rows[column].notna()] for rows in (live, training))
+    live = live[live["model"].isin(set(training["model"]))]
+    training = training[training["model"].isin(set(live["model"]))]
+    if live.empty:
+        return _comparison(column, None, np.zeros(1), np.zeros(1), 1.0)
+    weights = live["model"].value_counts(normalize=True) / training["model"].value_counts(
+        normalize=True
+    )
+    bins = _bins(training[column].to_numpy(np.float64))
+    counts = np.array(
+        [
+            np.histogram(live[column], bins)[0],
+            np.histogram(training[column], bins, weights=training["model"].map(weights))[0],
+        ],
+        dtype=np.float64,
+    )
+    return _comparison(column, None, counts[0], counts[1], _homogeneity(counts))
 
 
 def _numbers(column: str, group: str, live: pd.DataFrame, training: pd.DataFrame) -> dict[str, Any]:
@@ -90,12 +115,22 @@ def _numbers(column: str, group: str, live: pd.DataFrame, training: pd.DataFrame
     if not len(values) or not len(trained):  # the engine did not count
         none = np.zeros(1)
         return _comparison(column, group, none + len(values), none + len(trained), 1.0)
-    edges = np.unique(np.quantile(trained, np.linspace(0, 1, _BINS + 1)))
-    edges[-1] = np.nextafter(edges[-1], np.inf)
-    bins = np.array([-np.inf, *edges, np.inf])
+    bins = _bins(trained)
     counts = [np.histogram(x, bins)[0].astype(np.float64) for x in (values, trained)]
     p_value = ks_2samp(values, trained, method="asymp").pvalue
     return _comparison(column, group, counts[0], counts[1], p_value)
+
+
+def _bins(trained: Counts) -> Counts:
+    edges = np.unique(np.quantile(trained, np.linspace(0, 1, _BINS + 1)))
+    edges[-1] = np.nextafter(edges[-1], np.inf)
+    return np.array([-np.inf, *edges, np.inf])
+
+
+def _homogeneity(counts: Counts) -> float:
+    """The p-value of two rows of counts having the same shares."""
+    seen = counts[:, counts.sum(axis=0) > 0]
+    return float(chi2_contingency(seen).pvalue) if seen.shape[1] > 1 else 1.0
 
 
 def _comparison(
@@ -106,6 +141,6 @@ def _comparison(
         "group": group,
         "psi": psi(live, training),
         "p_value": float(p_value),
-        "n_live": int(live.sum()),
-        "n_training": int(training.sum()),
+        "n_live": round(live.sum()),
+        "n_training": round(training.sum()),
     }

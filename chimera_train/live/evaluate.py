@@ -68,7 +68,9 @@ def evaluate_live(
         "length": length_figures(rows, settings.seed),
         "service": service_figures(log),
         "router": outcome_figures(outcomes),
-        "drift": None if training.rows is None or rows.empty else compared(rows, training.rows),
+        "drift": None
+        if training.rows is None or rows.empty
+        else compared(rows, training.rows, routed=bool(log["q"].notna().any())),
         "outside": {} if rows.empty else outside_shares(rows, training),
     }
     found = checks(figures, training, settings)

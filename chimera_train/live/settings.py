@@ -27,8 +27,6 @@ class EvaluateLiveSettings(Settings):
         p_value: of the test of the same; only a difference that chance does not explain counts.
             It is divided by the number of comparisons (Bonferroni).
         outside: share of requests outside what was trained on.
-        overhead_share: reading, predicting and deciding as a share of program latency (Chimera's
-            is at most 2.2 %).
         error_share: of requests that the gateway or an engine failed; beyond it is broken.
         seed: of the bootstrap intervals.
     """
@@ -43,6 +41,5 @@ class EvaluateLiveSettings(Settings):
     psi: float = Field(default=0.25, gt=0)
     p_value: float = Field(default=0.001, gt=0, lt=1)
     outside: float = Field(default=0.1, ge=0, le=1)
-    overhead_share: float = Field(default=0.022, gt=0, le=1)
     error_share: float = Field(default=0.05, ge=0, le=1)
     seed: int = 1

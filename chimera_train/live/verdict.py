@@ -105,11 +105,6 @@ def _service(figures: Mapping[str, Any], settings: EvaluateLiveSettings) -> list
             ),
         )
     ]
-    share = service["overhead_share"]
-    if share is not None:
-        limit = settings.overhead_share
-        state = _above(share, limit, known=rows >= settings.min_rows)
-        found.append(Check("overhead, share of latency", share, limit, state))
     ttft = service["ttft"]
     if ttft is not None:
         limit = settings.ttft_mape_percent
@@ -129,10 +124,11 @@ def _router(router: Mapping[str, Any] | None, settings: EvaluateLiveSettings) ->
 def _drift(
     comparisons: Sequence[Mapping[str, Any]] | None, settings: EvaluateLiveSettings
 ) -> list[Check]:
+    judged = [row for row in comparisons or () if row["judged"]]
     found = []
-    for row in comparisons or ():
+    for row in judged:
         known = min(row["n_live"], row["n_training"]) >= settings.min_rows
-        is_chance = row["p_value"] * len(comparisons or ()) >= settings.p_value
+        is_chance = row["p_value"] * len(judged) >= settings.p_value
         state = _above(row["psi"], settings.psi, known=known)
         name = f"PSI of {row['feature']}" + (f", {row['group']}" if row["group"] else "")
         found.append(

@@ -35,16 +35,16 @@ def test_psi_by_its_definition() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_same_distribution_is_no_drift(seed: int) -> None:
-    found = compared(draw(seed), draw(seed + 100))
+    found = compared(draw(seed), draw(seed + 100), routed=False)
     assert [row["feature"] for row in found] == [
-        "workflow", "stage", "prompt_tokens", "output_tokens",
+        "workflow", "prompt_tokens", "stage", "prompt_tokens", "output_tokens",
     ]  # fmt: skip
     assert all(row["psi"] < 0.15 for row in found)
     assert all(row["p_value"] > 1e-4 for row in found)
 
 
 def test_longer_outputs_are_drift_and_nothing_else_is() -> None:
-    found = compared(draw(1, scale=2.0), draw(2))
+    found = compared(draw(1, scale=2.0), draw(2), routed=False)
     assert of(found, "output_tokens")["psi"] > 0.25
     assert of(found, "output_tokens")["p_value"] < 1e-6
     assert of(found, "prompt_tokens")["psi"] < 0.15
@@ -52,22 +52,51 @@ def test_longer_outputs_are_drift_and_nothing_else_is() -> None:
 
 def test_a_constant_that_changed_is_drift() -> None:
     live, training = draw(1).assign(prompt_tokens=30), draw(2).assign(prompt_tokens=20)
-    assert of(compared(live, training), "prompt_tokens")["psi"] > 1
+    assert of(compared(live, training, routed=False), "prompt_tokens")["psi"] > 1
 
 
 def test_another_workflow_is_drift() -> None:
-    found = compared(draw(1).assign(workflow="code"), draw(2))
+    found = compared(draw(1).assign(workflow="code"), draw(2), routed=False)
     assert of(found, "workflow")["psi"] > 1
     assert of(found, "workflow")["p_value"] < 1e-6
 
 
 def test_models_that_one_side_lacks_are_not_compared() -> None:
-    assert [row["group"] for row in compared(draw(1), draw(2, model="other"))] == [None]
+    found = compared(draw(1), draw(2, model="other"), routed=False)
+    assert [row["feature"] for row in found] == ["workflow"]
 
 
 def test_what_nobody_counted_is_not_compared() -> None:
-    found = compared(draw(1).assign(prompt_tokens=np.nan), draw(2))
-    assert of(found, "prompt_tokens")["n_live"] == 0
+    found = compared(draw(1).assign(prompt_tokens=np.nan), draw(2), routed=False)
+    assert [row["n_live"] for row in found if row["feature"] == "prompt_tokens"] == [0]
+
+
+def test_a_router_that_sends_short_questions_to_one_model_is_no_drift() -> None:
+    """In training both models got all questions."""
+    small = draw(1, n=2000)
+    training = pd.concat([small, small.assign(model="large", program_id="l" + small["program_id"])])
+    asked = draw(2, n=800)
+    asked["model"] = np.where(asked["prompt_tokens"] < 35, "large", "small")
+    found = compared(asked, training, routed=True)
+    judged = [row for row in found if row["judged"]]
+    assert [row["feature"] for row in judged] == ["workflow", "prompt_tokens"]
+    assert max(row["psi"] for row in judged) < 0.1
+    assert max(row["psi"] for row in found) > 0.5
+    longer = asked.assign(prompt_tokens=2 * asked["prompt_tokens"])
+    prompts = compared(longer, training, routed=True)[1]
+    assert prompts["psi"] > 0.25
+    assert prompts["p_value"] < 1e-6
+
+
+def test_models_count_as_often_as_live() -> None:
+    """One model counts ten times the tokens of the other, and is hardly used."""
+    small, large = draw(1), draw(2, model="large")
+    large = large.assign(
+        prompt_tokens=10 * large["prompt_tokens"], program_id="l" + large["program_id"]
+    )
+    live = pd.concat([draw(3), large[:40]])
+    prompts = compared(live, pd.concat([small, large]), routed=True)[1]
+    assert prompts["psi"] < 0.1
 
 
 def test_shares_outside_the_training_data() -> None:

@@ -45,7 +45,7 @@ def traces(tmp_path_factory) -> Path:
     return directory / "traces"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_traffic_of_the_training_distribution_is_healthy(seed, traces, tmp_path) -> None:
     training = replace(load_training(None, traces), distance=0.1)
     figures = judge(draw_rows(seed, 300), tmp_path, training)
@@ -139,7 +139,7 @@ def test_the_command(evaluate, traces, tmp_path) -> None:
     assert plot.read_bytes().startswith(b"\x89PNG")
     shown = evaluate([], *told).stdout
     assert "verdict: healthy" in shown
-    assert "PSI of output_tokens, small" in shown
+    assert "no: the router chose" in shown
 
 
 def test_the_command_fails_where_it_is_drifting(evaluate) -> None:
