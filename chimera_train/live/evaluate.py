@@ -56,7 +56,6 @@ def evaluate_live(
         settings: the limits.
     """
     rows = length_rows(log)
-    # Lengths are compared where they are whole; of a failed request neither side knows them.
     outcomes = outcome_rows(log, pd.Series(dtype="float64") if scores is None else scores)
     figures: dict[str, Any] = {
         "requests": len(log),

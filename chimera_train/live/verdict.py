@@ -34,8 +34,8 @@ class Check:
 def verdict(found: Sequence[Check], programs: int, settings: EvaluateLiveSettings) -> State:
     """The worst state of all checks.
 
-    ``unknown`` with fewer than ``min_programs`` completed programs, unless something is broken: the
-    share of errors counts from the first ``min_rows`` requests on.
+    ``unknown`` with fewer than ``min_programs`` completed programs, unless something is broken: a
+    share of errors is told by ``min_rows`` requests.
     """
     states = {check.state for check in found}
     if "broken" in states:
