@@ -27,8 +27,8 @@ def import_programs(
             "--from",
             help="What the files are: jsonl (the project's own format), vllm-bench (vllm bench"
             " serve --save-detailed), otel (OpenTelemetry GenAI spans, OTLP JSON), mlflow (traces"
-            " as JSON, or a tracking URI with #EXPERIMENT), openai (requests and responses), gsm8k,"
-            " mmlu-pro or mapcoder.",
+            " as JSON, or a tracking URI with #EXPERIMENT), openai (requests and responses),"
+            " decisions (the gateway's log, which has no texts), gsm8k, mmlu-pro or mapcoder.",
         ),
     ] = "jsonl",
     skip_invalid: Annotated[

@@ -20,7 +20,15 @@ from chimera_train.length.metrics import (
 )
 from chimera_train.length.value import queue_value
 
-__all__ = ["BASELINES", "CELL", "QUANTILES", "column_distance", "judge"]
+__all__ = [
+    "BASELINES",
+    "CELL",
+    "QUANTILES",
+    "breakdown",
+    "column_distance",
+    "judge",
+    "prediction_figures",
+]
 
 QUANTILES = (0.1, 0.5, 0.9)
 BASELINES = ("fcfs", "prompt_length", "stage_mean", "stage_median")
@@ -57,7 +65,7 @@ def judge(judged: pd.DataFrame, seed: int) -> dict[str, Any]:
     baselines = {name: _distances(judged, name) for name in BASELINES}
     figures = {
         "n_programs": int(judged["program_id"].nunique()),
-        "kendall_distance": _distances(judged, "predicted") | _intervals(judged, seed),
+        **prediction_figures(judged, seed),
         "baselines": {name: of_all["overall"] for name, of_all in baselines.items()},
         "baselines_per_model": {
             str(model): {
@@ -66,7 +74,6 @@ def judge(judged: pd.DataFrame, seed: int) -> dict[str, Any]:
             for model in sorted(judged["model"].unique())
         },
         "baseline_distances": baselines,
-        **_quantile_figures(judged),
         "queue_value": queue_value(judged, seed),
     }
     told = with_other_sample(judged)
@@ -79,14 +86,23 @@ def judge(judged: pd.DataFrame, seed: int) -> dict[str, Any]:
     return figures
 
 
+def prediction_figures(judged: pd.DataFrame, seed: int) -> dict[str, Any]:
+    """The figures of ``judge`` that compare predictions with lengths and with nothing else."""
+    return {
+        "kendall_distance": _distances(judged, "predicted") | _intervals(judged, seed),
+        **_quantile_figures(judged),
+    }
+
+
 def column_distance(rows: pd.DataFrame, column: str) -> float:
     """The mean over folds of the distance of ordering judged rows by ``column``."""
     return fold_distance(*_truth_and(rows, column), _folds(rows))
 
 
-def _breakdown(
+def breakdown(
     rows: pd.DataFrame, figure: Callable[[pd.DataFrame], Any], *, cells: bool = False
 ) -> dict[str, Any]:
+    """A figure of all rows, and of those of each model, stage and workflow."""
     result = {"overall": figure(rows)}
     for name, column in _GROUPS.items():
         result[name] = {str(key): figure(group) for key, group in rows.groupby(column)}
@@ -99,7 +115,7 @@ def _breakdown(
 
 def _distances(rows: pd.DataFrame, column: str) -> dict[str, Any]:
     return {
-        **_breakdown(rows, partial(column_distance, column=column)),
+        **breakdown(rows, partial(column_distance, column=column)),
         "within_cell": cell_distance(*_truth_and(rows, column), _cells(rows)),
     }
 
@@ -120,7 +136,7 @@ def _intervals(rows: pd.DataFrame, seed: int) -> dict[str, Any]:
         rows["program_id"],
         np.random.default_rng(seed),
     )
-    intervals = _breakdown(rows, interval)
+    intervals = breakdown(rows, interval)
     return {
         "ci": intervals.pop("overall"),
         "intervals": {**intervals, "within_cell": list(within_cell)},
@@ -139,12 +155,10 @@ def _quantile_figures(rows: pd.DataFrame) -> dict[str, Any]:
         at_end=length.eq(rows[low]) | length.eq(rows[high]),
     )
     return {
-        "coverage": {
-            str(q): _breakdown(rows, partial(_coverage, q), cells=True) for q in quantiles
-        },
-        "pinball": {str(q): _breakdown(rows, partial(_pinball, q)) for q in quantiles},
-        "interval_coverage": _breakdown(rows, partial(_share, "inside"), cells=True),
-        "interval_ties": _breakdown(rows, partial(_share, "at_end"), cells=True),
+        "coverage": {str(q): breakdown(rows, partial(_coverage, q), cells=True) for q in quantiles},
+        "pinball": {str(q): breakdown(rows, partial(_pinball, q)) for q in quantiles},
+        "interval_coverage": breakdown(rows, partial(_share, "inside"), cells=True),
+        "interval_ties": breakdown(rows, partial(_share, "at_end"), cells=True),
     }
 
 

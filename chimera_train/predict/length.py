@@ -185,9 +185,17 @@ class LengthPredictor:
         They are ``predict`` and ``remaining_after`` ŷ in whole tokens, at less than the cost of
         both.
         """
+        median, overrun, _ = self.predict_with_interval(model, requests)
+        return median, overrun
+
+    def predict_with_interval(
+        self, model: str, requests: Sequence[StageRequest]
+    ) -> tuple[Floats, Floats, Floats]:
+        """``predict_with_overrun``, and the quantiles of ``INTERVAL``, shape (n, 2), tokens."""
         seen = self._look(model, requests)
-        median = self._quantiles(seen, (0.5,), None).tokens[:, 0]
-        return median, self._excess(seen, np.rint(median), (0.5,))[:, 0]
+        tokens = self._quantiles(seen, (0.5, *INTERVAL), None).tokens
+        median = tokens[:, 0]
+        return median, self._excess(seen, np.rint(median), (0.5,))[:, 0], tokens[:, 1:]
 
     def _look(self, model: str, requests: Sequence[StageRequest]) -> "_Seen":
         found = [self.cells.find(model, r.workflow, r.stage) for r in requests]

@@ -14,7 +14,7 @@ from chimera_train.files import write_png
 from chimera_train.length.metrics import coverage
 from chimera_train.simulate.panels import panel_figure
 
-__all__ = ["plot_length"]
+__all__ = ["draw_lengths", "draw_quantiles", "plot_length"]
 
 _BASELINES = {"prompt_length": "v", "stage_median": "s"}
 
@@ -41,7 +41,7 @@ def plot_length(
     quantiles = sorted(filter(_is_quantile, map(str, judged.columns)), key=float)
     panels: list[Callable[[Axes], None]] = []
     if quantiles:
-        panels += [partial(_draw_lengths, judged), partial(_draw_quantiles, judged, quantiles)]
+        panels += [partial(draw_lengths, judged), partial(draw_quantiles, judged, quantiles)]
     panels.append(partial(_draw_stages, figures))
     if curve is not None:
         panels.append(partial(_draw_curve, curve))
@@ -54,8 +54,8 @@ def plot_length(
     write_png(figure, path)
 
 
-def _draw_lengths(judged: pd.DataFrame, axes: Axes) -> None:
-    """Nothing is drawn at 1, since a logarithm of 0 is nowhere."""
+def draw_lengths(judged: pd.DataFrame, axes: Axes) -> None:
+    """Predicted against realised; nothing is drawn at 1, since a logarithm of 0 is nowhere."""
     realised, predicted = (
         np.maximum(judged[name].to_numpy(np.float64), 1) for name in ("target_tokens", "predicted")
     )
@@ -77,7 +77,8 @@ def _draw_lengths(judged: pd.DataFrame, axes: Axes) -> None:
     axes.set_title("predicted against realised", fontsize="medium")
 
 
-def _draw_quantiles(judged: pd.DataFrame, quantiles: list[str], axes: Axes) -> None:
+def draw_quantiles(judged: pd.DataFrame, quantiles: list[str], axes: Axes) -> None:
+    """The share of lengths below each of the predicted ``quantiles``."""
     realised = judged["target_tokens"].to_numpy(np.float64)
     achieved = [coverage(realised, judged[q].to_numpy(np.float64)) for q in quantiles]
     axes.plot((0, 1), (0, 1), color="0.4", linewidth=0.8)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from chimera_train.files import write_png
 from chimera_train.simulate.panels import panel_figure
 
-__all__ = ["plot_router"]
+__all__ = ["draw_reliability", "plot_router"]
 
 
 def plot_router(figures: Mapping[str, Any], path: Path) -> None:
@@ -19,7 +19,7 @@ def plot_router(figures: Mapping[str, Any], path: Path) -> None:
     rate; accuracy by mean cost beside random mixing and an oracle, where there is something to
     trade.
     """
-    panels: list[Callable[[Mapping[str, Any], Axes], None]] = [_draw_reliability, _draw_precision]
+    panels: list[Callable[[Mapping[str, Any], Axes], None]] = [_draw_calibration, _draw_precision]
     if figures["routing"]["curve"]:
         panels.append(_draw_routing)
     figure, grid = panel_figure(len(panels))
@@ -30,16 +30,20 @@ def plot_router(figures: Mapping[str, Any], path: Path) -> None:
     write_png(figure, path)
 
 
-def _draw_reliability(figures: Mapping[str, Any], axes: Axes) -> None:
+def draw_reliability(reliability: Mapping[str, Any], error: float, axes: Axes) -> None:
+    """Success by confidence, of each model, and the calibration error of all."""
     axes.plot((0, 1), (0, 1), color="0.4", linewidth=0.8)
-    for model, bins in figures["reliability"].items():
+    for model, bins in reliability.items():
         axes.plot(bins["confidence"], bins["success"], marker="o", markersize=3, label=model)
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
     axes.set_xlabel("confidence")
     axes.set_ylabel("share of success")
-    error = figures["ece"]["calibrated"]
     axes.set_title(f"calibration (ECE {error:.3f})", fontsize="medium")
+
+
+def _draw_calibration(figures: Mapping[str, Any], axes: Axes) -> None:
+    draw_reliability(figures["reliability"], figures["ece"]["calibrated"], axes)
 
 
 def _draw_precision(figures: Mapping[str, Any], axes: Axes) -> None:

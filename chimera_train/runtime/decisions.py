@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from chimera_train.decision_schema import DECISION_SCHEMA
 from chimera_train.errors import ConfigError
 from chimera_train.files import atomic_path
 from chimera_train.runtime.settings import GatewaySettings
@@ -22,35 +23,6 @@ from chimera_train.runtime.settings import GatewaySettings
 __all__ = ["DECISION_SCHEMA", "DecisionLog"]
 
 _log = logging.getLogger(__name__)
-
-_per_engine = pa.map_(pa.string(), pa.float64())
-
-DECISION_SCHEMA = pa.schema(
-    [
-        pa.field("time", pa.timestamp("ms", tz="UTC"), nullable=False),  # of the request's arrival
-        pa.field("program_id", pa.string(), nullable=False),
-        pa.field("request_id", pa.int64()),  # null: as engine
-        pa.field("workflow", pa.string()),
-        pa.field("stage", pa.string()),
-        pa.field("engine", pa.string()),  # null: refused or failed before a decision
-        pa.field("model", pa.string()),
-        pa.field("reason", pa.string()),
-        pa.field("priority", pa.int64()),
-        pa.field("q", _per_engine),  # null: the router was not asked
-        pa.field("load_ms", _per_engine),
-        pa.field("predicted_tokens", pa.float64()),  # of the program from this stage on
-        pa.field("predicted_ttft_ms", pa.float64()),
-        pa.field("prompt_tokens", pa.int64()),
-        pa.field("realised_tokens", pa.int64()),  # of this stage
-        pa.field("ttft_ms", pa.float64()),  # from arrival, waiting included
-        pa.field("e2e_ms", pa.float64()),  # from arrival
-        pa.field("queue_ms", pa.float64()),  # waiting for a slot
-        pa.field("overhead_ms", pa.float64()),  # reading, predicting and deciding
-        pa.field("fallbacks", pa.int32(), nullable=False),  # engines that went away meanwhile
-        pa.field("error", pa.string()),
-    ],
-    metadata={b"schema_version": b"1"},
-)
 
 
 class DecisionLog:

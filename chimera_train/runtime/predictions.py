@@ -43,9 +43,9 @@ class Length(Protocol):
 
     def template_overhead_tokens(self, model: str) -> int: ...
 
-    def predict_with_overrun(
+    def predict_with_interval(
         self, model: str, requests: Sequence[StageRequest]
-    ) -> tuple[_Floats, _Floats]: ...
+    ) -> tuple[_Floats, _Floats, _Floats]: ...
 
 
 class Counter(Protocol):
@@ -102,22 +102,26 @@ class Prediction:
         remaining_tokens: ŷ of each engine, shape (n_engines,), 0 for those not asked for; None if
             the policy does not need it.
         overrun_tokens: what more is expected of a program that has outlived ŷ; likewise.
+        interval_tokens: the quantiles around ŷ that four lengths in five lie between, shape
+            (n_engines, 2); likewise.
         confidence: q of each engine, shape (n_engines,), or None.
     """
 
     remaining_tokens: npt.NDArray[np.float64] | None
     overrun_tokens: npt.NDArray[np.float64] | None
+    interval_tokens: npt.NDArray[np.float64] | None
     confidence: npt.NDArray[np.float64] | None
 
 
 def predict_batch(predictors: Predictors, queries: Sequence[Query]) -> list[Prediction]:
     """Predict for several requests at once: one router call, one forest call for each model."""
-    remaining_tokens, overrun_tokens = _lengths(predictors, queries)
+    remaining_tokens, overrun_tokens, interval_tokens = _lengths(predictors, queries)
     confidence = _confidence(predictors, queries)
     return [
         Prediction(
             remaining_tokens[index] if query.with_lengths else None,
             overrun_tokens[index] if query.with_lengths else None,
+            interval_tokens[index] if query.with_lengths else None,
             confidence[index] if query.with_confidence else None,
         )
         for index, query in enumerate(queries)
@@ -140,9 +144,13 @@ def _confidence(predictors: Predictors, queries: Sequence[Query]) -> npt.NDArray
 
 def _lengths(
     predictors: Predictors, queries: Sequence[Query]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """ŷ and what is left beyond it, shape (n, n_engines); what was not asked for is zero."""
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """ŷ and what is left beyond it, shape (n, n_engines), and the interval, (n, n_engines, 2).
+
+    What was not asked for is zero.
+    """
     remaining, overrun = np.zeros((2, len(queries), len(predictors.models)))
+    interval = np.zeros((*remaining.shape, 2))
     counts = _PromptTokens(queries)
     for model in dict.fromkeys(predictors.models):
         engines = [e for e, served in enumerate(predictors.models) if served == model]
@@ -158,10 +166,11 @@ def _lengths(
                 _stage_request(queries[index], counts.of(index, counter), overhead)
                 for index in asked
             ]
-            median, beyond = predictors.length.predict_with_overrun(model, requests)
+            median, beyond, ends = predictors.length.predict_with_interval(model, requests)
             remaining[np.ix_(asked, engines)] = median[:, None]
             overrun[np.ix_(asked, engines)] = beyond[:, None]
-    return remaining, overrun
+            interval[np.ix_(asked, engines)] = ends[:, None]
+    return remaining, overrun, interval
 
 
 class Batcher(Generic[Q, R]):

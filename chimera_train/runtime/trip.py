@@ -88,6 +88,8 @@ class Trip:
         if self.slot is not None and self.prediction is not None:
             decision = self.slot.decision
             tokens = self.prediction.remaining_tokens
+            interval = self.prediction.interval_tokens
+            low, high = (None, None) if interval is None else interval[decision.engine].tolist()
             row |= {
                 "request_id": self.slot.request_id,
                 "engine": engines[decision.engine],
@@ -97,6 +99,8 @@ class Trip:
                 "q": _by_engine(engines, self.prediction.confidence),
                 "load_ms": _by_engine(engines, decision.load_ms),
                 "predicted_tokens": None if tokens is None else float(tokens[decision.engine]),
+                "predicted_low_tokens": low,
+                "predicted_high_tokens": high,
             }
         return row
 

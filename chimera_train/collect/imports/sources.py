@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from chimera_train.collect.imports import public
+from chimera_train.collect.imports.decisions import decisions
 from chimera_train.collect.imports.jsonl import jsonl
 from chimera_train.collect.imports.mlflow_traces import mlflow_traces
 from chimera_train.collect.imports.openai_log import openai_log
@@ -19,6 +20,7 @@ SOURCES: Mapping[str, Source] = {
     "otel": otel,
     "mlflow": mlflow_traces,
     "openai": openai_log,
+    "decisions": decisions,
     "gsm8k": public.gsm8k,
     "mmlu-pro": public.mmlu_pro,
     "mapcoder": public.mapcoder,

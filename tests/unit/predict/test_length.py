@@ -16,7 +16,7 @@ from chimera_train.history import History
 from chimera_train.length.forests import forest_arrays
 from chimera_train.predict.cells import SAMPLE, Cell, Cells
 from chimera_train.predict.features import Features, StageRequest
-from chimera_train.predict.length import LengthPredictor
+from chimera_train.predict.length import INTERVAL, LengthPredictor
 from chimera_train.predict.outside import Bounds
 
 SHORT = StageRequest("math", "solve", "add", 5, 10, 20)
@@ -129,7 +129,8 @@ def test_the_overrun_is_what_is_left_of_what_outlives_its_prediction(
 ) -> None:
     requests = [SHORT, replace(SHORT, stage="never seen"), replace(SHORT, prompt_tokens=10**6)]
     for model in ("small", "never seen"):
-        median, overrun = predictor.predict_with_overrun(model, requests)
+        median, overrun, interval = predictor.predict_with_interval(model, requests)
+        np.testing.assert_array_equal(interval, predictor.predict(model, requests, INTERVAL))
         np.testing.assert_array_equal(median, predictor.predict(model, requests)[:, 0])
         left = predictor.remaining_after(model, requests, np.rint(median).astype(int).tolist())
         np.testing.assert_array_equal(overrun, left[:, 0])

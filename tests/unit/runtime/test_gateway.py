@@ -443,6 +443,8 @@ async def test_the_decision_row(rig) -> None:
             "q": [("one", 0.9), ("two", 0.1)],
             "load_ms": [("one", 0.0), ("two", 0.0)],
             "predicted_tokens": 12.0,
+            "predicted_low_tokens": 6.0,
+            "predicted_high_tokens": 24.0,
             "prompt_tokens": 5,
             "realised_tokens": 3,
             "fallbacks": 0,

@@ -71,10 +71,10 @@ class FakeLength:
     def template_overhead_tokens(self, model: str) -> int:
         return {"a": 100, "b": 200}[model]
 
-    def predict_with_overrun(self, model, requests) -> tuple[np.ndarray, np.ndarray]:
+    def predict_with_interval(self, model, requests) -> tuple[np.ndarray, ...]:
         self.calls.append((model, list(requests)))
         tokens = np.array([r.prompt_tokens for r in requests])
-        return tokens + 0.5, tokens / 4
+        return tokens + 0.5, tokens / 4, np.stack([tokens / 2, tokens * 2], axis=1)
 
 
 class Letters:
