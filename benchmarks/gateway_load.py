@@ -147,8 +147,9 @@ class _Length:
     def template_overhead_tokens(self, _: str) -> int:
         return 4
 
-    def predict_with_overrun(self, _: str, requests: Sequence[Any]) -> np.ndarray:
-        return np.full((2, len(requests)), 30.0)
+    def predict_with_interval(self, _: str, requests: Sequence[Any]) -> tuple[np.ndarray, ...]:
+        n = len(requests)
+        return np.full(n, 30.0), np.full(n, 30.0), np.full((n, 2), 30.0)
 
 
 class _Words:

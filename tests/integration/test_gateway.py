@@ -52,8 +52,9 @@ class FixedLength:
     def template_overhead_tokens(self, model: str) -> int:
         return 0
 
-    def predict_with_overrun(self, model: str, requests: Sequence[Any]) -> np.ndarray:
-        return np.full((2, len(requests)), [[20.0], [10.0]])
+    def predict_with_interval(self, _: str, requests: Sequence[Any]) -> tuple[np.ndarray, ...]:
+        n = len(requests)
+        return np.full(n, 20.0), np.full(n, 10.0), np.full((n, 2), [10.0, 40.0])
 
 
 class FixedRouter:
@@ -106,6 +107,7 @@ def serving(app: ASGIApp) -> Iterator[httpx2.Client]:
     try:
         with httpx2.Client(base_url=url, timeout=120) as client:
             while not server.started:
+                assert thread.is_alive(), "the application did not start"
                 time.sleep(0.01)
             yield client
     finally:
