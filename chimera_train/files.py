@@ -41,7 +41,14 @@ def atomic_path(path: Path) -> Iterator[Path]:
     Raises:
         ConfigError: ``path`` is a directory, or the one it is to be in cannot be written.
     """
-    temporary = _made_beside(path)
+    _require_no_directory(path)
+    with writable(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(
+            prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent
+        )
+    os.close(handle)
+    temporary = Path(name)
     try:
         yield temporary
         # mkstemp makes the file private; give it the permissions that open() would have given.
@@ -54,24 +61,20 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def require_creatable(path: Path) -> None:
-    """Return if a file can be written at ``path``; makes the directories above it.
+    """Return if ``atomic_path`` could write a file at ``path``; leaves nothing behind.
 
     Raises:
-        ConfigError: as ``atomic_path``, before the work whose result is to be written there.
+        ConfigError: it could not, which shows before the work whose result is to be written there.
     """
-    _made_beside(path).unlink()
+    _require_no_directory(path)
+    existing = next(parent for parent in path.absolute().parents if parent.exists())
+    with writable(existing), tempfile.TemporaryFile(dir=existing):
+        pass
 
 
-def _made_beside(path: Path) -> Path:
+def _require_no_directory(path: Path) -> None:
     if path.is_dir():
         raise ConfigError(f"{path} is a directory: give the path of a file to write.")
-    with writable(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(
-            prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent
-        )
-    os.close(handle)
-    return Path(name)
 
 
 @contextmanager

@@ -107,7 +107,7 @@ def test_what_is_no_collection_is_refused(tmp_path: Path) -> None:
     damaged = entry(0, "a")
     damaged["program"]["started_at"] = "2031-13-01"
     (tmp_path / FILE_NAME).write_text(f'{{"settings": {{}}}}\n{json.dumps(damaged)}\n')
-    with pytest.raises(DataError, match=r"journal\.jsonl:2 is not a line of"):
+    with pytest.raises(DataError, match=r"journal\.jsonl:2 is not what this command stores"):
         collection_status(tmp_path, now=NOW)
 
 

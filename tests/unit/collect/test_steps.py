@@ -240,9 +240,18 @@ def test_a_damaged_journal_is_refused(stub: Stub) -> None:
     for damaged, words in (
         ([lines[0], json.dumps({"run": {**run["run"], "plan": None}}), *lines[2:]], "follow from"),
         ([lines[0], *lines[2:]], "follow from"),
-        ([*lines[:2], json.dumps({**batch, "steps": [[1, 2]]}), *lines[3:]], r":3 is not a line"),
-        ([*lines[:2], json.dumps({**batch, "cell": {}}), *lines[3:]], r":3 is not a line"),
-        ([*lines[:2], json.dumps({**batch, "load_s": "?"}), *lines[3:]], r":3 is not a line"),
+        (
+            [*lines[:2], json.dumps({**batch, "steps": [[1, 2]]}), *lines[3:]],
+            ":3 is not what",
+        ),
+        (
+            [*lines[:2], json.dumps({**batch, "cell": {}}), *lines[3:]],
+            ":3 is not what",
+        ),
+        (
+            [*lines[:2], json.dumps({**batch, "load_s": "?"}), *lines[3:]],
+            ":3 is not what",
+        ),
     ):
         path.write_text("\n".join(damaged) + "\n")
         with pytest.raises(DataError, match=words):
