@@ -20,6 +20,7 @@ import openai
 
 from chimera_train.collect.gate import PATIENCE_S, Gate, retry_after_s
 from chimera_train.collect.reply import Reply, ms_since, well_formed
+from chimera_train.pool.address import may_use_proxy
 from chimera_train.relay.events import EventSplitter
 
 __all__ = ["Call", "Endpoint", "StageResult", "ask", "open_endpoint"]
@@ -68,10 +69,8 @@ async def open_endpoint(
     Proxies are never used for loopback.
     """
     api_key = api_key or _API_KEY
-    address = urlsplit(base_url)
-    loopback = address.hostname in {"127.0.0.1", "localhost", "::1"}
     # Reading the certificates takes as long as a hundred requests: once, and only if needed.
-    verify = httpx2.create_ssl_context() if address.scheme == "https" else False
+    verify = httpx2.create_ssl_context() if urlsplit(base_url).scheme == "https" else False
     async with AsyncExitStack() as stack:
         https = [
             await stack.enter_async_context(
@@ -79,7 +78,7 @@ async def open_endpoint(
                     base_url=base_url,
                     headers={"Authorization": f"Bearer {api_key}"},
                     timeout=_TIMEOUT,
-                    trust_env=not loopback,
+                    trust_env=may_use_proxy(base_url),
                     limits=_CONNECTIONS,
                     verify=verify,
                 )

@@ -1,11 +1,12 @@
 """Where an engine that runs already is, and the key that it asks for."""
 
 import os
+from urllib.parse import urlsplit
 
 from chimera_train.errors import ConfigError
 from chimera_train.pool.schema import EngineSpec
 
-__all__ = ["api_key", "api_url", "is_key"]
+__all__ = ["api_key", "api_url", "is_key", "may_use_proxy"]
 
 
 def api_url(spec: EngineSpec) -> str:
@@ -42,3 +43,8 @@ def api_key(spec: EngineSpec) -> str | None:
 def is_key(text: str) -> bool:
     """Whether ``text`` can be an API key: one word of printable ASCII."""
     return text.isascii() and text.isprintable() and len(text.split()) == 1
+
+
+def may_use_proxy(url: str) -> bool:
+    """Whether a proxy of the environment may be used for ``url``: none leads to this machine."""
+    return urlsplit(url).hostname not in {"127.0.0.1", "localhost", "::1"}

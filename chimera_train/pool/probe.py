@@ -1,13 +1,13 @@
 """Questions that an OpenAI-compatible engine answers over HTTP about itself."""
 
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from chimera_train.errors import EngineError
+from chimera_train.pool.address import may_use_proxy
 
 __all__ = ["http_client", "is_healthy", "metric_samples", "served_models", "vllm_version"]
 
@@ -18,10 +18,9 @@ def http_client(
     base_url: str, *, timeout_s: float = _TIMEOUT_S, api_key: str | None = None
 ) -> httpx2.Client:
     """A client for paths below ``base_url``; it never uses a proxy for loopback."""
-    loopback = urlsplit(base_url).hostname in {"127.0.0.1", "localhost", "::1"}
     headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
     return httpx2.Client(
-        base_url=base_url, timeout=timeout_s, trust_env=not loopback, headers=headers
+        base_url=base_url, timeout=timeout_s, trust_env=may_use_proxy(base_url), headers=headers
     )
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from urllib.parse import urlsplit
 
 import httpx2
 
 from chimera_train.errors import EngineError
+from chimera_train.pool.address import may_use_proxy
 from chimera_train.relay.events import Event, EventSplitter
 
 __all__ = [
@@ -102,8 +102,7 @@ def open_clients(
             limits=httpx2.Limits(
                 max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0
             ),
-            # A proxy from the environment never leads to this machine.
-            trust_env=urlsplit(base_url).hostname not in {"127.0.0.1", "localhost", "::1"},
+            trust_env=may_use_proxy(base_url),
         )
         for base_url, api_key in addresses
     ]
